@@ -29,8 +29,9 @@ const STATEMENTS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
 const REQUEST_SECONDS: [f64; 8] = [0.002, 0.008, 0.032, 0.128, 0.512, 2.0, 8.0, 32.0];
 
 /// Names of the batchers.
-const OPERATIONS: [&str; 9] = [
+const OPERATIONS: [&str; 10] = [
     "create",
+    "submit",
     "claim",
     "reclaim",
     "report",

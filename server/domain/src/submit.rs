@@ -101,6 +101,12 @@ pub struct GraphTask {
     pub holder: Option<TaskId>,
 }
 
+/// True if these tasks name all dates that would otherwise depend on the time and on [`Defaults`].
+#[must_use]
+pub fn are_dated(tasks: &[SubmittedTask<'_>]) -> bool {
+    tasks.iter().all(|task| task.created.is_some() && task.deadline.is_some())
+}
+
 impl Graph {
     pub fn of_one(
         task: SubmittedTask<'_>,

@@ -157,6 +157,32 @@ fn deadlines_follow_policies_and_expiries() {
     assert!(graph.entries.iter().all(|entry| deadline_is_acceptable(&entry.task)));
 }
 
+#[test]
+fn dated_tasks_are_the_same_at_any_time() {
+    let dates = json!({"created": "2026-01-31T12:00:00Z", "deadline": "2026-02-01T00:00:00Z"});
+    for (left_out, expected) in [(None, true), (Some("created"), false), (Some("deadline"), false)] {
+        let mut task = dates.clone();
+        task["taskQueueId"] = json!("p/w");
+        if let Some(field) = left_out {
+            task.as_object_mut().unwrap().remove(field);
+        }
+        let text = json!({"tasks": [task, {"taskQueueId": "p/w", "taskId": ID, "created": dates["created"],
+                                           "deadline": dates["deadline"]}]})
+        .to_string();
+        let request: SubmitRequest<'_> = serde_json::from_str(&text).unwrap();
+        assert_eq!(are_dated(&request.tasks), expected, "{left_out:?}");
+        let at = |now| {
+            let defaults = Defaults::default();
+            let origin = Origin { now, client_id: "me", root_url: "https://tenure.example", defaults: &defaults };
+            let graph = Graph::of_several(serde_json::from_str(&text).unwrap(), origin, || drawn(1)).unwrap();
+            graph.entries.into_iter().map(|entry| entry.task.definition).collect::<Vec<String>>()
+        };
+        if expected {
+            assert_eq!(at(now()), at(now() + TimeDelta::days(1)));
+        }
+    }
+}
+
 fn deadline_is_acceptable(task: &NewTask) -> bool {
     crate::create::date_refusal(task, now()).is_none()
 }

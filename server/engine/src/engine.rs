@@ -39,7 +39,7 @@ use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
-use crate::ops::submit;
+use crate::ops::submit::{self, SubmissionTicks, SubmitTasks};
 use crate::ops::subscriptions;
 use crate::ops::task_list;
 use crate::ops::why;
@@ -144,6 +144,7 @@ pub struct Engine {
     pub remembered: Registry,
     pub requeue: Requeue,
     pub create: Batcher<CreateTask>,
+    pub submissions: SubmissionTicks,
     pub reclaim: Batcher<Reclaim>,
     pub report: Batcher<ReportRun>,
     pub status: Batcher<ReadStatus>,
@@ -196,6 +197,7 @@ impl Engine {
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
             create: Batcher::start(create, &connector, &notifiers, &ticks, tasks),
+            submissions: SubmissionTicks::new(Batcher::start(SubmitTasks, &connector, &notifiers, &ticks, tasks)),
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
@@ -288,8 +290,8 @@ impl Engine {
     }
 
     pub fn submit_parts(&self) -> submit::Parts<'_> {
-        let Self { pool, notifiers, sequencer, .. } = self;
-        submit::Parts { pool, notifiers, sequenced: sequencer.reached() }
+        let Self { pool, queues, notifiers, submissions, sequencer, .. } = self;
+        submit::Parts { pool, queues, notifiers, ticks: Some(submissions), sequenced: sequencer.reached() }
     }
 
     pub fn task_list_parts(&self) -> task_list::Parts<'_> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use super::schema;
 use crate::hot::statement::{Run, row, statement};
@@ -59,6 +59,10 @@ pub(crate) const REQUIRED: [Setting; 2] = [
     // With `replica`, triggers do not fire: servers would not learn of changes.
     ("session_replication_role", "origin"),
 ];
+
+/// Begins a transaction with `HOT_SETTINGS`.
+const BEGIN_AS_HOT: &str = "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+                            SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
 
 /// Name and value, as PostgreSQL shows them.
 pub(crate) type Setting = (&'static str, &'static str);
@@ -145,6 +149,11 @@ pub(crate) async fn leave_transaction(conn: &mut PgConnection) -> Result<(), sql
         Ok(answered) => answered.map(drop),
         Err(_) => Err(sqlx::Error::PoolTimedOut),
     }
+}
+
+/// Begins a transaction with the planner settings of hot sessions, in one round trip.
+pub async fn begin_as_hot(conn: &mut PgConnection) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
+    conn.begin_with(BEGIN_AS_HOT).await
 }
 
 /// Applies the planner settings of hot sessions to the rest of a transaction.
@@ -286,7 +295,7 @@ mod tests {
     use sqlx::pool::PoolConnection;
     use sqlx::{Connection, PgPool, Postgres};
 
-    use super::{Duration, get_oldest_transaction};
+    use super::{Duration, HOT_SETTINGS, begin_as_hot, get_oldest_transaction};
     use crate::testing::{TestDatabase, eventually};
 
     /// Returns a connection whose caller left after sending BEGIN.
@@ -319,6 +328,23 @@ mod tests {
         sqlx::query("INSERT INTO written VALUES ('after a failure')").execute(&pool).await.unwrap();
         assert_eq!(rows(&database).await, 2);
         pool.close().await;
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn hot_settings_end_with_their_transaction() {
+        let database = TestDatabase::create().await;
+        let mut conn = database.connect().await;
+        let setting = "SELECT current_setting($1)";
+        let mut transaction = begin_as_hot(&mut conn).await.unwrap();
+        for (name, value) in HOT_SETTINGS {
+            let set: String = sqlx::query_scalar(setting).bind(name).fetch_one(&mut *transaction).await.unwrap();
+            assert_eq!(set, value, "{name}");
+        }
+        transaction.commit().await.unwrap();
+        let after: String = sqlx::query_scalar(setting).bind("enable_seqscan").fetch_one(&mut conn).await.unwrap();
+        assert_eq!(after, "on");
+        drop(conn);
         database.finish().await;
     }
 

@@ -82,6 +82,10 @@ pub trait Operation: Send + Sync + 'static {
     const WAITING_MAX: usize;
     /// True for reads, which may be repeated after a lost connection.
     const READ_ONLY: bool = false;
+    /// Bytes of bodies per batch.
+    const BYTES_MAX: usize = BATCH_BYTES_MAX;
+    /// True if each member has a statement of its own in a tick.
+    const DIVIDED: bool = false;
 
     /// How long a member waits for others to share its batch. For frequent members in no hurry.
     fn gather(member: &Self::Member) -> Duration {
@@ -377,6 +381,9 @@ impl<O: Operation> Worker<O> {
     /// Splits a batch by statement: ordinary members first, if there are many and some special
     /// ones.
     fn divide(&self, batch: Vec<Job<O>>) -> Vec<Vec<Job<O>>> {
+        if O::DIVIDED {
+            return batch.into_iter().map(|job| vec![job]).collect();
+        }
         let is_special = |job: &Job<O>| self.operation.is_special(&job.member);
         let special = batch.iter().filter(|job| is_special(job)).count();
         if batch.is_empty() {
@@ -456,7 +463,7 @@ impl<O: Operation> Worker<O> {
             let Some(job) = waiting.pop_front().or_else(|| self.inbox.try_recv().ok()) else { break };
             // Held-over members do not add to this batch's limits.
             let with_it = (bytes + O::weight(&job.member), edges + O::edges(&job.member));
-            let fits = with_it.0 <= BATCH_BYTES_MAX && with_it.1 <= BATCH_EDGES_MAX;
+            let fits = with_it.0 <= O::BYTES_MAX && with_it.1 <= BATCH_EDGES_MAX;
             let is_free = |task| turn.map_or_else(|| tasks.insert(task), |turn| turn.take_task(task));
             if !fits && !batch.is_empty() {
                 self.held_over.push_back(job);

@@ -46,11 +46,13 @@ const PING_MAX: Duration = Duration::from_secs(3);
 /// most arrived requests, but may wake another thread for nothing.
 const ROUNDS_MAX: usize = 8;
 
-/// Kinds of statements that share ticks, in lock order. Only a create ever waits for locks, and
-/// nothing is locked before it.
+/// Kinds of statements that share ticks, in lock order. Only creates and submissions ever wait for
+/// locks: for tasks that another transaction is creating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Create,
+    /// Submissions.
+    Submit,
     /// Reports.
     End,
     /// Renewals of claims.
@@ -62,7 +64,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Create, Self::End, Self::Renew, Self::Claim, Self::GetMessages, Self::DeleteMessages];
+    const ALL: [Self; 7] =
+        [Self::Create, Self::Submit, Self::End, Self::Renew, Self::Claim, Self::GetMessages, Self::DeleteMessages];
 }
 
 /// Admits one writing batch at a time, in order of arrival.
@@ -141,7 +144,7 @@ impl Ticks {
 
     pub(super) fn loops(&self, kind: Kind) -> &[TickLoop] {
         &self.loops[match kind {
-            Kind::Create => self.sessions.of_creates(),
+            Kind::Create | Kind::Submit => self.sessions.of_creates(),
             Kind::End | Kind::Renew | Kind::Claim | Kind::GetMessages | Kind::DeleteMessages => {
                 self.sessions.of_workers()
             }

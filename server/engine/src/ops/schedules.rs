@@ -6,6 +6,7 @@
 
 mod fire;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -195,7 +196,7 @@ pub async fn set_paused(parts: Parts<'_>, actor: &Actor, name: &str, paused: boo
 pub async fn trigger(parts: Parts<'_>, name: &str, key: Option<&Key>) -> Result<TaskId, OpError> {
     let Schedule { definition, client_id, .. } = get(parts, name).await?;
     let at = clock::get_now(&mut *parts.pool.acquire().await?).await?;
-    let graph = draft_graph(parts, &definition, &client_id, Occasion { name, at }, key).await?;
+    let graph = Arc::new(draft_graph(parts, &definition, &client_id, Occasion { name, at }, key).await?);
     for entry in &graph.entries {
         match check_owner(parts, &client_id, &entry.task).await {
             // The caller has the scopes that it needs.
@@ -207,8 +208,8 @@ pub async fn trigger(parts: Parts<'_>, name: &str, key: Option<&Key>) -> Result<
             other => other?,
         }
     }
-    let Parts { pool, notifiers, sequenced, .. } = parts;
-    let submitted = submit(submit::Parts { pool, notifiers, sequenced }, &graph, key).await?;
+    let Parts { pool, queues, notifiers, sequenced, .. } = parts;
+    let submitted = submit(submit::Parts { pool, queues, notifiers, ticks: None, sequenced }, &graph, key).await?;
     submitted.tasks.first().map(|submitted| submitted.task.id).ok_or(OpError::Unavailable)
 }
 

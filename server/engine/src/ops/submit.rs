@@ -1,13 +1,16 @@
 //! Creates tasks in one transaction, all or none, by the statement and rules of createTask.
 
 mod guards;
+mod plain;
+mod ticks;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Requires;
 use uuid::Uuid;
@@ -19,6 +22,7 @@ use crate::notifiers::{Effects, Notifiers};
 use crate::statistics::Creation;
 use crate::traces;
 use guards::Guards;
+use plain::Plain;
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
 use tenure_domain::policy::guard::Decision;
 use tenure_domain::submit::{Defaults, DefaultsQuery, Graph};
@@ -27,9 +31,11 @@ use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::events::Sequenced;
 use tenure_store::failure::{Class, classify};
 use tenure_store::idempotency::{self, Keyed, StoredSubmission};
-use tenure_store::queues::Key as QueueKey;
+use tenure_store::queues::{Key as QueueKey, Queues};
 use tenure_store::transitions::create::{self, Created, Member};
 use tenure_store::{clock, groups, queues, session, submission_defaults, tasks};
+
+pub use ticks::{SubmissionTicks, SubmitTasks};
 
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Tries of a submission that meets locks.
@@ -62,7 +68,10 @@ pub struct SubmittedTask {
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,
+    pub queues: &'a Queues,
     pub notifiers: &'a Notifiers,
+    /// Without it, each submission has its own transaction.
+    pub ticks: Option<&'a SubmissionTicks>,
     /// Position after which counter changes are read.
     pub sequenced: Sequenced,
 }
@@ -85,9 +94,19 @@ pub async fn read_defaults(
 }
 
 /// Creates the tasks. If the key was used before, returns its tasks in their present state.
-pub async fn submit(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
+pub async fn submit(parts: Parts<'_>, graph: &Arc<Graph>, key: Option<&Key>) -> Result<Submitted, OpError> {
+    // Before a connection is taken: this may need one.
+    let mut plain = Plain::of(parts, graph).await?;
+    if key.is_none()
+        && plain.is_some()
+        && let Some(place) = parts.ticks.and_then(|ticks| ticks.reserve(graph))
+        && let Some(plain) = plain.take()
+        && let Some(submitted) = place.submit(graph, plain).await?
+    {
+        return Ok(submitted);
+    }
     for _ in 0..TRIES_MAX {
-        match attempt(parts, graph, key).await {
+        match attempt(parts, graph, plain.as_ref(), key).await {
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
             Err(SubmitError::Refused(error)) => {
@@ -119,9 +138,14 @@ impl From<sqlx::Error> for SubmitError {
 
 /// Runs one transaction. `None` requires a new attempt: another server interfered, or a new queue
 /// got no key.
-async fn attempt(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Option<Submitted>, SubmitError> {
+async fn attempt(
+    parts: Parts<'_>,
+    graph: &Graph,
+    plain: Option<&Plain>,
+    key: Option<&Key>,
+) -> Result<Option<Submitted>, SubmitError> {
     let mut conn = parts.pool.acquire().await?;
-    let mut transaction = conn.begin().await?;
+    let mut transaction = session::begin_as_hot(&mut conn).await?;
     if let Some(key) = key {
         let keyed = Keyed { client_id: &key.client_id, key: &key.key, digest: &key.digest };
         let ids = graph.ids();
@@ -129,7 +153,14 @@ async fn attempt(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<O
             return replay(&mut transaction, graph, key, known).await.map(Some);
         }
     }
-    session::plan_as_hot(&mut transaction).await?;
+    if let Some(plain) = plain
+        && let Some(stored) = plain.store(&mut transaction, graph).await?
+    {
+        let mut effects = Effects::default();
+        plain.add_effects(graph, &stored, &mut effects);
+        parts.notifiers.commit(transaction, effects).await?;
+        return Ok(Some(plain::submitted(graph, &stored)));
+    }
     guards::lock_names(&mut transaction, graph).await?;
     // Waits for transactions that purge or extend the group.
     groups::lock(&mut transaction, graph.group.uuid()).await?;
@@ -177,6 +208,11 @@ async fn create(
     for mut row in outcome.stored {
         row.member = plan.valid[row.member];
         plan.stored.insert(row.member, row);
+    }
+    for row in plan.stored.values() {
+        if let Some(key) = queues.get(&graph.entries[row.member].task.queue) {
+            parts.queues.note_ruled(key.id, row.ruled);
+        }
     }
     let Some(tasks) = answers(&mut transaction, graph, queues, &plan).await? else { return Ok(None) };
     let edges = plan.edges(graph, &tasks);

@@ -44,9 +44,10 @@ const BIG: [&str; 13] = [
     "worker_sessions",
     "session_inbox",
 ];
-const HOT: [&str; 15] = [
+const HOT: [&str; 16] = [
     "create_task_of_one",
     "create_task_alone",
+    "create_task_in_group",
     "create_task",
     "list_required",
     "claim_work_of_one",
@@ -121,6 +122,9 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     create_on(&mut transaction, queue, &two).await;
     let in_group = new_task(new.queue.as_str(), &json!({"taskGroupId": new.id}));
     create_on(&mut transaction, queue, &[in_group]).await;
+    let group = new_task(new.queue.as_str(), &json!({})).id;
+    let together = [0, 1].map(|_| new_task(new.queue.as_str(), &json!({"taskGroupId": group})));
+    assert_eq!(create_all_on(&mut transaction, queue, &together).await, together.len());
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };
@@ -215,7 +219,7 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
     let faulty = plans.iter().filter(|(_, plan)| !faults(plan).is_empty());
     let faulty: BTreeMap<_, _> = faulty.map(|(statement, plan)| (statement, faults(plan))).collect();
     assert!(faulty.is_empty(), "{when}: {faulty:#?}");
-    for statement in ["create_task_alone", "resolve_run_for_good"] {
+    for statement in ["create_task_alone", "create_task_in_group", "resolve_run_for_good"] {
         let stored = plans[statement].iter().any(|line| line.contains("Function Scan on i"));
         assert!(!stored, "{statement} stores each column of its members before it reads them");
     }

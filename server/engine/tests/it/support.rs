@@ -34,9 +34,10 @@ pub use tenure_engine::testing::{ANN, LEASE, QUEUE, Queue, new_task, new_task_wi
 use tenure_store::clock;
 pub use tenure_store::due_marks::START;
 pub use tenure_store::events::Sequenced;
+use tenure_store::hot::statement::Run as _;
 use tenure_store::secrets::random;
 pub use tenure_store::testing::{Gate, TestDatabase, eventually, number, until_a_session_waits, until_sessions_wait};
-use tenure_store::transitions::create::{Guarded, Member, create};
+use tenure_store::transitions::create::{Guarded, Ids, Member, create, decode, statement_of_all};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -210,6 +211,16 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
         members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false, ruled: false });
     }
     assert_eq!(create(conn, &members, Guarded::No).await.unwrap().stored.len(), tasks.len());
+}
+
+/// Creates tasks of one group, all or none. Returns the number of stored tasks.
+pub async fn create_all_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) -> usize {
+    let mut members = Vec::new();
+    for task in tasks {
+        members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false, ruled: false });
+    }
+    let statement = statement_of_all(&members, Ids::Given).unwrap();
+    decode(&conn.run_one(&statement).await.unwrap()).unwrap().stored.len()
 }
 
 /// Full scans and rows read by a transaction so far.

@@ -10,7 +10,8 @@ use tenure_api::submit::{SubmitRequest, SubmittedTask as Entry};
 
 use super::create_task;
 use crate::http::api::prelude::*;
-use tenure_domain::submit::{DefaultsQuery, Graph, Origin};
+use tenure_domain::submit::{Defaults, DefaultsQuery, Graph, Origin, are_dated};
+use tenure_engine::clock::real_now;
 use tenure_engine::ops::submit::{Key, SubmittedTask, read_defaults, submit};
 
 pub const BAD_KEY: &str = "the header `Idempotency-Key` is empty, too long, or not printable ASCII";
@@ -112,7 +113,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let key = idempotency_key(&call, || digest(&call))?;
-    let graph = read(&app, &call, key.as_ref()).await?;
+    let graph = Arc::new(read(&app, &call, key.as_ref()).await?);
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
     }
@@ -153,11 +154,17 @@ async fn read(app: &Api, call: &Call, key: Option<&Key>) -> Result<Graph, ApiErr
     }
     let sent =
         if call.json::<Shape>()?.tasks { Sent::Several(call.json()?) } else { Sent::One(Box::new(call.json()?)) };
-    let query = DefaultsQuery::of(match &sent {
+    let tasks: &[Entry<'_>] = match &sent {
         Sent::One(task) => std::slice::from_ref(task.as_ref()),
         Sent::Several(request) => &request.tasks,
-    });
-    let (now, defaults) = read_defaults(&mut *app.engine.pool.acquire().await?, &query, key).await?;
+    };
+    let (now, defaults) = if key.is_none() && are_dated(tasks) {
+        // No date depends on it, and the statement reads the time itself.
+        (real_now(), Defaults::default())
+    } else {
+        let query = DefaultsQuery::of(tasks);
+        read_defaults(&mut *app.engine.pool.acquire().await?, &query, key).await?
+    };
     let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
     let origin = Origin { now, client_id, root_url: &app.root_url, defaults: &defaults };
     let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());

@@ -45,6 +45,15 @@ async fn columns_are_in_order_of_fields() {
     check::<create::StoredRow>(&mut pipeline, "create of some alone in their groups", &plain).await;
     check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &one).await;
     check::<create::StoredRow>(&mut pipeline, "create", &general).await;
+    let others = [[8; 16], [9; 16]].map(|id| NewTask { id: TaskId::from_random(id), ..new_task() });
+    let others = others.each_ref().map(|task| create::Member { task, queue: 1, waits: false, ruled: false });
+    let grouped = create::statement_of_all(&others, create::Ids::Given).unwrap();
+    assert!(![plain.text(), one.text(), general.text()].contains(&grouped.text()));
+    check::<create::StoredRow>(&mut pipeline, "create of all in one group", &grouped).await;
+    let alone = create::Member { task: &task, queue: 1, waits: false, ruled: false };
+    assert_eq!(create::statement_of_all(&[alone], create::Ids::Drawn).unwrap().text(), one.text());
+    let waiting = create::Member { waits: true, ..others[0] };
+    assert!(create::statement_of_all(&[others[1], waiting], create::Ids::Drawn).is_none());
     check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[], &[])).await;
     let reported = end::Member::new(Uuid::nil(), 0, Ending::Reported(Report::Completed));
     check::<end::Resolved>(&mut pipeline, "end of one for good", &end::statement(&[reported], &[])).await;

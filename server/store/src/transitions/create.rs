@@ -2,6 +2,7 @@
 
 mod alone;
 mod existing;
+mod grouped;
 mod one;
 
 use std::collections::HashMap;
@@ -41,6 +42,14 @@ pub enum Guarded {
     No,
     /// The limits were checked under their locks.
     Yes,
+}
+
+/// Origin of the ids of new tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// Drawn at random: no task has them.
+    Drawn,
+    Given,
 }
 
 impl Member<'_> {
@@ -250,6 +259,23 @@ pub async fn create_any(
     guarded: Guarded,
 ) -> Result<Outcome, sqlx::Error> {
     decode(&conn.run_one(&any(&Columns::new(members), guarded)).await?)
+}
+
+/// Returns the statement that stores all these tasks or none, if they are tasks of one group without
+/// options, dependencies and known policies. It may store none of tasks that [`create_any`] stores.
+pub fn statement_of_all(members: &[Member<'_>], ids: Ids) -> Option<Statement> {
+    let task = members.first()?.task;
+    if let [member] = members
+        && member.is_alone()
+    {
+        return Some(one::statement(member));
+    }
+    let is_plain = |member: &Member<'_>| !member.waits && !member.ruled && member.task.options.is_none();
+    let is_beside = |other: &NewTask| {
+        other.group == task.group && other.scheduler == task.scheduler && other.deadline_limit == task.deadline_limit
+    };
+    let fits = members.iter().all(|member| is_plain(member) && is_beside(member.task));
+    fits.then(|| grouped::statement(&Columns::new(members), ids))
 }
 
 /// Returns the statement for these tasks, which have no unique names. Its outcome may omit a storable

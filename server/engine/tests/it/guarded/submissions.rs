@@ -8,11 +8,12 @@ use tenure_store::secrets::random;
 
 use super::*;
 
-fn graph(tasks: &Value) -> Graph {
+fn graph(tasks: &Value) -> Arc<Graph> {
     let body = json!({ "tasks": tasks }).to_string();
     let defaults = Defaults::default();
     let origin = Origin { now: real_now(), client_id: "me", root_url: "https://tenure.example", defaults: &defaults };
-    Graph::of_several(serde_json::from_str(&body).unwrap(), origin, || TaskId::from_random(random())).unwrap()
+    let draw = || TaskId::from_random(random());
+    Arc::new(Graph::of_several(serde_json::from_str(&body).unwrap(), origin, draw).unwrap())
 }
 
 async fn send(queue: &Queue, tasks: &Value) -> Result<Submitted, OpError> {

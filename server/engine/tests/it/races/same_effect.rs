@@ -1,7 +1,8 @@
 //! Specialised statements have the same effect as the general ones, in random states.
 
 use tenure_domain::work::Holder;
-use tenure_store::transitions::create::Guarded;
+use tenure_store::hot::statement::Run as _;
+use tenure_store::transitions::create::{Guarded, Ids};
 use tenure_store::transitions::{claim, create, end};
 
 use crate::support::*;
@@ -182,6 +183,96 @@ async fn create_statements_have_same_effect() {
         let ids: Vec<String> = new.iter().map(|(task, key)| format!("{} in {key}", task.id.uuid())).collect();
         assert_same(&format!("{ids:?}"), &ordinary, &general);
     }
+    world.end().await;
+}
+
+/// One submission: tasks of one group, some of which cannot be stored.
+fn submission(world: &World, group: TaskId) -> Vec<(NewTask, i32)> {
+    let place = below(2);
+    let mut new: Vec<(NewTask, i32)> = Vec::new();
+    for _ in 0..=below(3) {
+        let fields = json!({"taskGroupId": group, "extra": {"size": "x".repeat(below(3_000))}, "retries": below(5)});
+        let id = match below(10) {
+            0 => world.tasks[below(world.tasks.len())],
+            1 => group,
+            _ => new_task(QUEUES[place], &fields).id,
+        };
+        if new.iter().any(|(task, _)| task.id == id) {
+            continue;
+        }
+        let mut task = new_task_with_id(id, QUEUES[place], &fields);
+        match below(16) {
+            0 => task.created -= chrono::TimeDelta::days(1),
+            1 => task.deadline = task.created,
+            2 => task.deadline += chrono::TimeDelta::days(9),
+            _ => {}
+        }
+        new.push((task, world.keys[if below(16) == 0 { 1 - place } else { place }]));
+    }
+    new
+}
+
+#[tokio::test]
+async fn group_statement_stores_all_as_general_or_none() {
+    let mut world = world().await;
+    let groups: Vec<TaskId> = (0..4).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
+    for (n, group) in groups.iter().enumerate() {
+        let fields = json!({"taskGroupId": group, "schedulerId": if n == 1 { "another" } else { "-" }});
+        world.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
+    }
+    // One is sealed, one expires too early.
+    sqlx::query("UPDATE task_groups SET sealed = CASE WHEN id = $1 THEN now() END, expires = CASE WHEN id = $2 THEN now() ELSE expires END")
+        .bind(groups[0].uuid())
+        .bind(groups[2].uuid())
+        .execute(world.database.pool())
+        .await
+        .unwrap();
+    sqlx::query("UPDATE task_queues SET traits = 1, delay = 60 WHERE id = $1")
+        .bind(world.keys[1])
+        .execute(world.database.pool())
+        .await
+        .unwrap();
+    let (mut stored, mut left) = (0, 0);
+    for _ in 0..2 * ROUNDS {
+        let (group, is_new) = match below(6) {
+            0 => (world.tasks[below(world.tasks.len())], false),
+            1 | 2 => (new_task(QUEUES[0], &json!({})).id, true),
+            _ => (groups[below(groups.len())], false),
+        };
+        let new = submission(&world, group);
+        let members: Vec<create::Member<'_>> = new
+            .iter()
+            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
+            .collect();
+        let describe = |rows: Vec<create::Created>| {
+            rows.iter()
+                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
+                .collect::<Vec<String>>()
+        };
+        let statement = create::statement_of_all(&members, Ids::Given).unwrap();
+        let own = effect(&mut world.conn, async |conn| {
+            describe(create::decode(&conn.run_one(&statement).await.unwrap()).unwrap().stored)
+        })
+        .await;
+        let general = effect(&mut world.conn, async |conn| {
+            describe(create::create_any(conn, &members, Guarded::No).await.unwrap().stored)
+        })
+        .await;
+        let ids: Vec<String> = new.iter().map(|(task, key)| format!("{} in {key}", task.id.uuid())).collect();
+        let case = format!("{ids:?} of {}", group.uuid());
+        if own.0.is_empty() {
+            left += 1;
+            let nothing = effect(&mut world.conn, async |_| Vec::new()).await;
+            assert_same(&case, &own, &nothing);
+            let is_plain = is_new && members.iter().all(|member| member.queue == world.keys[0]);
+            assert!(!is_plain || general.0.len() < members.len(), "{case}: the general statement stores it");
+        } else {
+            stored += 1;
+            assert_eq!(own.0.len(), members.len(), "{case}");
+            assert_same(&case, &own, &general);
+        }
+    }
+    assert!(stored > 0 && left > 0, "{stored} stored, {left} left");
     world.end().await;
 }
 
