@@ -10,7 +10,6 @@ use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
 use crate::notifiers::Effects;
 use tenure_store::dependency_work;
-use tenure_store::transitions::schedule::Scheduled;
 
 const ROWS_MAX: usize = 50;
 
@@ -65,9 +64,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
         if !slice.scheduled.is_empty() {
-            let admission = slice.scheduled.iter().map(|scheduled| scheduled.queue).collect();
-            let claimable = Effects::claimable(slice.scheduled.into_iter().filter_map(Scheduled::claimable));
-            engine.notifiers.apply(Effects { admission, ..claimable });
+            let mut effects = Effects::default();
+            effects.tasks_scheduled(&slice.scheduled);
+            engine.notifiers.apply(effects);
         }
         let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {

@@ -171,6 +171,19 @@ pub trait Operation: Send + Sync + 'static {
         }
     }
 
+    /// Returns a statement to run in the tick after those of these members. A batch that runs by
+    /// itself goes without it.
+    fn follow_up(&self, members: &[&Self::Member]) -> Option<FollowUp> {
+        let _ = members;
+        None
+    }
+
+    /// Decodes the rows of the follow-up after the commit.
+    fn decode_follow_up(&self, rows: &Rows, effects: &mut Effects) -> Result<(), sqlx::Error> {
+        let _ = (rows, effects);
+        Ok(())
+    }
+
     /// True if this member runs by itself, after the tick of the others.
     fn is_apart(&self, member: &Self::Member) -> bool {
         let _ = member;
@@ -187,6 +200,13 @@ pub trait Operation: Send + Sync + 'static {
         let _ = (conn, member);
         std::future::ready(Ok(()))
     }
+}
+
+#[derive(Debug)]
+pub struct FollowUp {
+    pub statement: Statement,
+    /// Queues in which it may make a run claimable.
+    pub claimable: Vec<i32>,
 }
 
 #[derive(Debug)]
@@ -352,8 +372,18 @@ impl<O: Operation> Worker<O> {
             return;
         }
         turn.add_claimable(parts.iter().flatten().filter_map(|job| O::claimable(&job.member)));
+        let all = parts.iter().flatten().map(|job| &job.member);
+        let follow_up = self.operation.follow_up(&all.collect::<Vec<_>>());
+        let is_followed = follow_up.is_some();
+        if let Some(FollowUp { statement, claimable }) = follow_up {
+            turn.add_claimable(claimable);
+            statements.push(statement);
+        }
         match turn.run_all(statements).await {
-            Ok(Committed { rows, trace }) => {
+            Ok(Committed { mut rows, trace }) => {
+                if is_followed && let Some(rows) = rows.pop() {
+                    self.conclude_follow_up(&rows);
+                }
                 let mut again = apart;
                 if let Some(tick) = trace {
                     parts.iter().flatten().filter_map(|job| job.span.as_ref()).for_each(|span| tick.link(span));
@@ -411,6 +441,14 @@ impl<O: Operation> Worker<O> {
                 Vec::new()
             }
         }
+    }
+
+    fn conclude_follow_up(&self, rows: &Rows) {
+        let mut effects = Effects::default();
+        if let Err(error) = self.operation.decode_follow_up(rows, &mut effects) {
+            drop(Failure::new(error).report(O::NAME));
+        }
+        self.notifiers.apply(effects);
     }
 
     /// Runs a batch by itself once no tick runs.

@@ -74,7 +74,6 @@ impl CreateTask {
             create::create(conn, &self.without_dependencies(members), Guarded::No).await?
         } else {
             let (outcome, read) = create_waiting(conn, members).await?;
-            effects.dependents = true;
             drafts = read;
             outcome
         };
@@ -264,6 +263,10 @@ impl Operation for CreateTask {
 }
 
 fn note_created(members: &[&NewTaskInQueue], stored: &[Created], effects: &mut Effects) {
+    for row in stored.iter().filter(|row| row.waits) {
+        let NewTaskInQueue { task, queue, .. } = members[row.member];
+        effects.task_waits(task, *queue);
+    }
     effects.claimable.extend(claimable(members, stored));
     effects.admission.extend(held(members, stored));
     effects.created.extend(stored.iter().map(|row| {

@@ -18,7 +18,7 @@ use tenure_store::hot::statement::Run;
 use tenure_store::low_water_marks::{self, Marks};
 use tenure_store::page::{self, Ends, Filter};
 use tenure_store::transitions::end::Member;
-use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
+use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise, schedule};
 use tenure_store::{
     self, claims, counters, deadlines, dependencies, dependency_work, events, groups, problems, queue_lists, session,
     tasks,
@@ -44,7 +44,7 @@ const BIG: [&str; 13] = [
     "worker_sessions",
     "session_inbox",
 ];
-const HOT: [&str; 15] = [
+const HOT: [&str; 16] = [
     "create_task_of_one",
     "create_task_alone",
     "create_task",
@@ -55,6 +55,7 @@ const HOT: [&str; 15] = [
     "resolve_run_of_one",
     "resolve_run_for_good",
     "resolve_run",
+    "schedule_dependents",
     "load_tasks",
     "load_runs",
     "list_returnable",
@@ -139,6 +140,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     end::end_held(&mut transaction, &ends, &vec![Some(&holder); ends.len()]).await.unwrap();
     let expired: Vec<_> = open.iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
     end::end(&mut transaction, &expired).await.unwrap();
+    transaction.run_one(&schedule::schedule_dependents(open)).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };
     let get = messages::get_statement(&[want], &[LEASE], &[7; 5], LEASE);
     let found = messages::decode_get(&transaction.run_one(&get).await.unwrap()).unwrap();

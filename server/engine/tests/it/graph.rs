@@ -2,6 +2,7 @@
 
 mod changes;
 mod dependencies;
+mod dependents;
 mod expiry;
 mod groups;
 mod large;

@@ -12,7 +12,7 @@ use super::pipeline::Pipeline;
 use super::statement::{FromRow, Statement};
 use crate::failure::{Class, classify, was_created_meanwhile};
 use crate::testing::TestDatabase;
-use crate::transitions::{claim, create, end, renew};
+use crate::transitions::{claim, create, end, renew, schedule};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 
@@ -50,6 +50,8 @@ async fn columns_are_in_order_of_fields() {
     check::<end::Resolved>(&mut pipeline, "end of one for good", &end::statement(&[reported], &[])).await;
     let expired = end::Member::new(Uuid::nil(), 0, Ending::LeaseExpired);
     check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired], &[])).await;
+    let dependents = schedule::schedule_dependents(&[]);
+    check::<schedule::Scheduled>(&mut pipeline, "schedule dependents", &dependents).await;
     check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;
     let want = claim::Want { queue: 1, name: "q", epoch: 0, marks: [0; claim::PRIORITIES], slots: vec![1] };
     check::<claim::Claimed>(&mut pipeline, "claim of one", &claim::statement(&[want], &[], lease, Uuid::nil())).await;
