@@ -197,3 +197,37 @@ async fn chain_needs_no_pass() {
     settle(&queue).await;
     finish(database, queue).await;
 }
+
+/// True if one transaction ended a task and claimed its dependent.
+async fn is_claimed_by_end_of_required(queue: &Queue, database: &TestDatabase) -> bool {
+    let required = queue.create_one(QUEUE).await;
+    let task = create_waiting(queue, &[required], &json!({})).await;
+    let held = queue.claim_one(QUEUE).await;
+    let claim = queue.claim_work("proj/waits", "worker", 1, Duration::from_secs(10));
+    let report = async {
+        // The worker waits or is about to.
+        let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
+        eventually("the worker waits", async || number(database.pool(), tried).await > 0).await;
+        queue.report(required, held.run, Report::Completed).await.unwrap();
+    };
+    let (claim, ()) = tokio::join!(claim, report);
+    let claim = claim.unwrap();
+    claim.delivery.delivered();
+    assert_eq!(claim.claims[0].task.id, task);
+    let together = "SELECT count(*) FROM claims c, runs r WHERE c.xmin = r.xmin";
+    let is_so = number(database.pool(), together).await == 1;
+    queue.report(task, RunId::FIRST, Report::Completed).await.unwrap();
+    is_so
+}
+
+#[tokio::test]
+async fn waiting_worker_claims_dependent_in_end_transaction() {
+    let (database, queue) = start().await;
+    queue.key("proj/waits").await;
+    let mut is_so = false;
+    for _ in 0..10 {
+        is_so = is_so || is_claimed_by_end_of_required(&queue, &database).await;
+    }
+    assert!(is_so, "scheduled and claimed by two transactions");
+    finish(database, queue).await;
+}
