@@ -126,6 +126,12 @@ pub trait Operation: Send + Sync + 'static {
         false
     }
 
+    /// True if this member needs another statement than the others of its batch, in the same tick.
+    fn has_own_statement(&self, member: &Self::Member) -> bool {
+        let _ = member;
+        false
+    }
+
     /// The queue in which a member may make a run claimable.
     fn claimable(member: &Self::Member) -> Option<i32> {
         let _ = member;
@@ -407,18 +413,21 @@ impl<O: Operation> Worker<O> {
     }
 
     /// Splits a batch by statement: ordinary members first, if there are many and some special
-    /// ones.
+    /// ones. Those with a statement of their own are last.
     fn divide(&self, batch: Vec<Job<O>>) -> Vec<Vec<Job<O>>> {
+        let (own, batch): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|job| self.operation.has_own_statement(&job.member));
         let is_special = |job: &Job<O>| self.operation.is_special(&job.member);
         let special = batch.iter().filter(|job| is_special(job)).count();
-        if batch.is_empty() {
-            return Vec::new();
-        }
-        if special == 0 || batch.len() - special < DIVIDED_MIN {
-            return vec![batch];
-        }
-        let (special, ordinary) = batch.into_iter().partition(is_special);
-        vec![ordinary, special]
+        let mut parts = if special == 0 || batch.len() - special < DIVIDED_MIN {
+            vec![batch]
+        } else {
+            let (special, ordinary) = batch.into_iter().partition(is_special);
+            vec![ordinary, special]
+        };
+        parts.push(own);
+        parts.retain(|part| !part.is_empty());
+        parts
     }
 
     /// Concludes a committed statement and returns the members to run again.

@@ -18,7 +18,7 @@ use tenure_store::hot::statement::Run;
 use tenure_store::low_water_marks::{self, Marks};
 use tenure_store::page::{self, Ends, Filter};
 use tenure_store::transitions::end::Member;
-use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise, schedule};
+use tenure_store::transitions::{claim, claim_one, create, end, purge, renew, reprioritise, schedule};
 use tenure_store::{
     self, claims, counters, deadlines, dependencies, dependency_work, events, groups, problems, queue_lists, session,
     tasks,
@@ -44,10 +44,11 @@ const BIG: [&str; 13] = [
     "worker_sessions",
     "session_inbox",
 ];
-const HOT: [&str; 16] = [
+const HOT: [&str; 17] = [
     "create_task_of_one",
     "create_task_alone",
     "create_task",
+    "create_dependent_task",
     "list_required",
     "claim_work_of_one",
     "claim_work",
@@ -122,6 +123,10 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     create_on(&mut transaction, queue, &two).await;
     let in_group = new_task(new.queue.as_str(), &json!({"taskGroupId": new.id}));
     create_on(&mut transaction, queue, &[in_group]).await;
+    let mut waits = new_task(new.queue.as_str(), &json!({"taskGroupId": new.id}));
+    waits.dependencies = open.to_vec();
+    let dependent = create::Member { task: &waits, queue: key, waits: false, ruled: false };
+    transaction.run_one(&create::statement_of_dependents(&[dependent])).await.unwrap();
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };

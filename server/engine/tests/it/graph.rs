@@ -1,6 +1,7 @@
 //! Dependencies, changes of tasks, groups and expiry. Passes run only when a test runs them.
 
 mod changes;
+mod creates;
 mod dependencies;
 mod dependents;
 mod expiry;

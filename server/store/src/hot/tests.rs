@@ -45,6 +45,8 @@ async fn columns_are_in_order_of_fields() {
     check::<create::StoredRow>(&mut pipeline, "create of some alone in their groups", &plain).await;
     check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &one).await;
     check::<create::StoredRow>(&mut pipeline, "create", &general).await;
+    let dependents = create::statement_of_dependents(&[]);
+    check::<create::StoredRow>(&mut pipeline, "create of dependents", &dependents).await;
     check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[], &[])).await;
     let reported = end::Member::new(Uuid::nil(), 0, Ending::Reported(Report::Completed));
     check::<end::Resolved>(&mut pipeline, "end of one for good", &end::statement(&[reported], &[])).await;

@@ -6,7 +6,7 @@
 //!
 //! | file | from → to | statements |
 //! |---|---|---|
-//! | [`create`] | new → pending, or unscheduled with open dependencies | `create_task…` (hot) |
+//! | [`create`] | new → pending, or unscheduled with open dependencies | `create_task…`, `create_dependent_task` (hot) |
 //! | [`claim`] | pending → running | `claim_work…` (hot) |
 //! | [`claim`] | waiting → running, in a limited queue | `claim_decided` |
 //! | [`claim`] | pending → running, of a share of a partition group | `claim_work_of_share` |

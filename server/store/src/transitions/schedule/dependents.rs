@@ -61,6 +61,7 @@ pub fn schedule_dependents(ended: &[Uuid]) -> Statement {
         ),
         ready AS MATERIALIZED (
             SELECT l.id, l.seq, l.queue, l.priority, l.retries_left, d.deadline,
+                   octet_length(d.definition) AS bytes,
                    run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most, o.retry_failed) AS traits,
                    CASE WHEN start.ready > db_now.now AND d.deadline > db_now.now THEN LEAST(start.ready, d.deadline) END
                        AS held_until,
@@ -75,10 +76,10 @@ pub fn schedule_dependents(ended: &[Uuid]) -> Statement {
         moved AS (UPDATE tasks t SET state = 1 /* State::Unresolved */, run = 0 /* run */ FROM ready WHERE t.id = ready.id),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
-                                 hold, held_until, reserved_until, hidden_until)
+                                 hold, bytes, held_until, reserved_until, hidden_until)
             SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3::smallint, retries_left, traits, key_id,
                    CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ WHEN key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END,
-                   held_until, held.always, held.always
+                   bytes, held_until, held.always, held.always
             FROM ready, db_now,
                  LATERAL (SELECT CASE WHEN held_until IS NOT NULL OR key_id IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
             ORDER BY seq
