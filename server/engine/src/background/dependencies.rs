@@ -1,7 +1,7 @@
 //! Records resolved and unscheduled tasks from the event log, settles the edges between them, and
 //! schedules tasks whose dependencies are all satisfied.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 
@@ -63,6 +63,10 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         report.found += slice.found;
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
+        if slice.settled > 0 {
+            // Ticks leave dependents to this pass.
+            report.next_in = Some(Duration::ZERO);
+        }
         if !slice.scheduled.is_empty() {
             let mut effects = Effects::default();
             effects.tasks_scheduled(&slice.scheduled);
