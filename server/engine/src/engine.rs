@@ -191,7 +191,7 @@ impl Engine {
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let create = CreateTask { queues: queues.clone(), sequenced: sequencer.reader() };
-        let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
+        let report = ReportRun { queues: queues.clone(), pool: pool.clone(), dependents: notifiers.dependent_hints() };
         let delete = DeleteMessages { visibility: settings.message_visibility };
         let get = GetMessages::new(&low_water_marks, settings.poll_reservation, &polled);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);

@@ -22,10 +22,12 @@ use tenure_store::worker_removals::Gone;
 use wait_lists::WaitLists;
 
 mod admission;
+mod dependent_hints;
 mod effects;
 mod wait_lists;
 
 pub use admission::AdmittedBy;
+pub use dependent_hints::DependentHints;
 pub use effects::Effects;
 pub use wait_lists::WaitListNotifier;
 
@@ -67,6 +69,7 @@ struct NotifiersInner {
     /// True if a task has or had dependencies. Otherwise resolutions do not start the dependency
     /// pass.
     dependents: AtomicBool,
+    dependent_hints: DependentHints,
     groups: Notify,
     admission: Notify,
     schedulers: Notify,
@@ -109,8 +112,18 @@ impl Notifiers {
     }
 
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, created, ended, traced, resolved_unnamed, dependents, inboxes, admission } =
-            effects;
+        let Effects {
+            claimable,
+            resolved,
+            created,
+            ended,
+            traced,
+            resolved_unnamed,
+            dependents,
+            awaited,
+            inboxes,
+            admission,
+        } = effects;
         self.shared.statistics.created(&created);
         self.shared.statistics.ended(&ended);
         traces::record_created(&created, &self.shared.statistics);
@@ -120,6 +133,9 @@ impl Notifiers {
         if !inboxes.is_empty() {
             self.shared.inboxes.notify(inboxes);
         }
+        if !awaited.is_empty() {
+            self.shared.dependent_hints.add(awaited);
+        }
         if dependents {
             self.notify_dependencies();
         }
@@ -127,6 +143,7 @@ impl Notifiers {
             self.shared.resolved.notify_all();
         }
         if resolved_unnamed || !resolved.is_empty() {
+            self.shared.dependent_hints.remove(&resolved);
             self.shared.resolved.notify_if_waiting(resolved);
             self.notify_resolved();
         }
@@ -226,6 +243,10 @@ impl Notifiers {
         self.stay_active();
         self.expect_dependents(true);
         self.shared.dependencies.notify_one();
+    }
+
+    pub fn dependent_hints(&self) -> DependentHints {
+        self.shared.dependent_hints.clone()
     }
 
     pub(crate) fn resolved(&self) -> Arc<Signal<Uuid>> {

@@ -113,6 +113,9 @@ pub struct Slice {
 /// If most dependents are locked, the slice reads further, so that they do not block others. No
 /// work has an id up to `after`.
 pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::Error> {
+    if !has_work(conn, after).await? {
+        return Ok(Slice::default());
+    }
     let mut transaction = conn.begin().await?;
     let mut slice = Slice::default();
     let due = list_due(&mut transaction, after, 0..EDGES_MAX).await?;
@@ -137,6 +140,17 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     }
     transaction.commit().await?;
     Ok(slice)
+}
+
+/// Usually there is none, because ticks schedule dependents.
+async fn has_work(conn: &mut PgConnection, after: i64) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- has_dependency_work
+        SELECT EXISTS (SELECT FROM dependency_work WHERE id > $1) AS "any!""#,
+        after
+    )
+    .fetch_one(conn)
+    .await
 }
 
 /// Settles edges and returns the number of locked dependents.

@@ -1,7 +1,7 @@
 //! Records resolved and unscheduled tasks from the event log, settles the edges between them, and
 //! schedules tasks whose dependencies are all satisfied.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 
@@ -10,7 +10,6 @@ use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
 use crate::notifiers::Effects;
 use tenure_store::dependency_work;
-use tenure_store::transitions::schedule::Scheduled;
 
 const ROWS_MAX: usize = 50;
 
@@ -64,10 +63,14 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         report.found += slice.found;
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
+        if slice.settled > 0 {
+            // Ticks leave dependents to this pass.
+            report.next_in = Some(Duration::ZERO);
+        }
         if !slice.scheduled.is_empty() {
-            let admission = slice.scheduled.iter().map(|scheduled| scheduled.queue).collect();
-            let claimable = Effects::claimable(slice.scheduled.into_iter().filter_map(Scheduled::claimable));
-            engine.notifiers.apply(Effects { admission, ..claimable });
+            let mut effects = Effects::default();
+            effects.tasks_scheduled(&slice.scheduled);
+            engine.notifiers.apply(effects);
         }
         let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {

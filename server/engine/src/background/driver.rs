@@ -106,7 +106,9 @@ impl Driver {
                     () = active => {}
                     () = begun => {}
                 },
-                Pace::Dependencies(least) => until_either(least, active, notifiers.dependencies()).await,
+                Pace::Dependencies { least, quiet } => {
+                    until_either(pause.clamp(least, quiet), active, notifiers.dependencies()).await;
+                }
                 Pace::Admission(least) => until_either(least, active, notifiers.admission()).await,
                 Pace::Groups(least) => until_either(least, active, notifiers.groups()).await,
                 Pace::Facts(_) => {
@@ -173,14 +175,16 @@ fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: boo
         Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
         Pace::InSlices(interval) => sooner(interval, report.next_in, Duration::ZERO),
         Pace::Every(interval) | Pace::Facts(interval) => interval,
-        Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
+        Pace::Dependencies { least, .. } if report.next_in.is_some() || report.lost_race > 0 => least,
+        Pace::Dependencies { quiet, .. } if report.done > 0 => quiet,
+        Pace::Groups(least) if report.done + report.lost_race > 0 => least,
         Pace::Admission(least) => {
             let pause = if report.done + report.lost_race > 0 { least } else { usual };
             sooner(pause, report.next_in, least)
         }
         Pace::Sessions if any_session => ACTIVE,
         Pace::Sessions => IDLE,
-        Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => usual,
+        Pace::Due | Pace::Dependencies { .. } | Pace::Groups(_) => usual,
     }
 }
 
@@ -255,6 +259,17 @@ mod tests {
         let whole = PassReport { found: 200, done: 200, ..PassReport::default() };
         assert_eq!(pause(whole), Duration::ZERO);
         assert_eq!(pause(PassReport { found: 20, done: 20, ..PassReport::default() }), IDLE);
+    }
+
+    #[test]
+    fn dependencies_pause_longer_while_nothing_is_settled() {
+        let [least, quiet] = [20, 100].map(Duration::from_millis);
+        let pause = |report| pause_after(Pace::Dependencies { least, quiet }, report, true, false);
+        let read = PassReport { found: 3, done: 3, ..PassReport::default() };
+        assert_eq!(pause(read), quiet);
+        assert_eq!(pause(PassReport { next_in: Some(Duration::ZERO), ..read }), least);
+        assert_eq!(pause(PassReport { lost_race: 1, ..PassReport::default() }), least);
+        assert_eq!(pause(PassReport::default()), ACTIVE);
     }
 
     #[test]

@@ -41,8 +41,12 @@ pub enum Pace {
     Due,
     /// When work may be due and worker sessions exist.
     Sessions,
-    /// Tasks were resolved or wait for others; with a minimum interval.
-    Dependencies(Duration),
+    /// Tasks were resolved or wait for others; with a minimum interval, and a longer one after a
+    /// run that settled nothing.
+    Dependencies {
+        least: Duration,
+        quiet: Duration,
+    },
     /// Tasks were resolved; with a minimum interval.
     Groups(Duration),
     /// A run waits for admission or an admitted run ended; with a minimum interval.
@@ -162,8 +166,8 @@ impl Passes {
 
 const HOUSEKEEPING: Pace = Pace::Every(Duration::from_millis(500));
 const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
-/// Delays a dependent by at most this, for larger batches under load.
-const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
+/// Delays a dependent that ticks leave to the pass, for larger batches under load.
+const DEPENDENCIES: Pace = Pace::Dependencies { least: Duration::from_millis(20), quiet: Duration::from_millis(100) };
 const ADMISSION: Pace = Pace::Admission(Duration::from_millis(5));
 /// No request waits for these events.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
@@ -300,7 +304,10 @@ mod tests {
         match pace {
             Pace::Due => "when due".to_owned(),
             Pace::Sessions => "when due, if there are sessions".to_owned(),
-            Pace::Dependencies(least) | Pace::Groups(least) | Pace::Admission(least) => {
+            Pace::Dependencies { least, quiet } => {
+                format!("when notified, at most every {}, or {} while it settles nothing", time(least), time(quiet))
+            }
+            Pace::Groups(least) | Pace::Admission(least) => {
                 format!("when notified, at most every {}", time(least))
             }
             Pace::Facts(interval) => format!("when notified, at least every {}", time(interval)),

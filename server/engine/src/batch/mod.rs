@@ -130,6 +130,12 @@ pub trait Operation: Send + Sync + 'static {
         false
     }
 
+    /// True if this member needs another statement than the others of its batch, in the same tick.
+    fn has_own_statement(&self, member: &Self::Member) -> bool {
+        let _ = member;
+        false
+    }
+
     /// The queue in which a member may make a run claimable.
     fn claimable(member: &Self::Member) -> Option<i32> {
         let _ = member;
@@ -175,6 +181,19 @@ pub trait Operation: Send + Sync + 'static {
         }
     }
 
+    /// Returns a statement to run in the tick after those of these members. A batch that runs by
+    /// itself goes without it.
+    fn follow_up(&self, members: &[&Self::Member]) -> Option<FollowUp> {
+        let _ = members;
+        None
+    }
+
+    /// Decodes the rows of the follow-up after the commit.
+    fn decode_follow_up(&self, rows: &Rows, effects: &mut Effects) -> Result<(), sqlx::Error> {
+        let _ = (rows, effects);
+        Ok(())
+    }
+
     /// True if this member runs by itself, after the tick of the others.
     fn is_apart(&self, member: &Self::Member) -> bool {
         let _ = member;
@@ -191,6 +210,13 @@ pub trait Operation: Send + Sync + 'static {
         let _ = (conn, member);
         std::future::ready(Ok(()))
     }
+}
+
+#[derive(Debug)]
+pub struct FollowUp {
+    pub statement: Statement,
+    /// Queues in which it may make a run claimable.
+    pub claimable: Vec<i32>,
 }
 
 #[derive(Debug)]
@@ -356,8 +382,18 @@ impl<O: Operation> Worker<O> {
             return;
         }
         turn.add_claimable(parts.iter().flatten().filter_map(|job| O::claimable(&job.member)));
+        let all = parts.iter().flatten().map(|job| &job.member);
+        let follow_up = self.operation.follow_up(&all.collect::<Vec<_>>());
+        let is_followed = follow_up.is_some();
+        if let Some(FollowUp { statement, claimable }) = follow_up {
+            turn.add_claimable(claimable);
+            statements.push(statement);
+        }
         match turn.run_all(statements).await {
-            Ok(Committed { rows, trace }) => {
+            Ok(Committed { mut rows, trace }) => {
+                if is_followed && let Some(rows) = rows.pop() {
+                    self.conclude_follow_up(&rows);
+                }
                 let mut again = apart;
                 for (part, rows) in parts.into_iter().zip(rows) {
                     again.extend(self.conclude(part, &rows, &trace).await);
@@ -379,21 +415,24 @@ impl<O: Operation> Worker<O> {
     }
 
     /// Splits a batch by statement: ordinary members first, if there are many and some special
-    /// ones.
+    /// ones. Those with a statement of their own are last.
     fn divide(&self, batch: Vec<Job<O>>) -> Vec<Vec<Job<O>>> {
         if O::DIVIDED {
             return batch.into_iter().map(|job| vec![job]).collect();
         }
+        let (own, batch): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|job| self.operation.has_own_statement(&job.member));
         let is_special = |job: &Job<O>| self.operation.is_special(&job.member);
         let special = batch.iter().filter(|job| is_special(job)).count();
-        if batch.is_empty() {
-            return Vec::new();
-        }
-        if special == 0 || batch.len() - special < DIVIDED_MIN {
-            return vec![batch];
-        }
-        let (special, ordinary) = batch.into_iter().partition(is_special);
-        vec![ordinary, special]
+        let mut parts = if special == 0 || batch.len() - special < DIVIDED_MIN {
+            vec![batch]
+        } else {
+            let (special, ordinary) = batch.into_iter().partition(is_special);
+            vec![ordinary, special]
+        };
+        parts.push(own);
+        parts.retain(|part| !part.is_empty());
+        parts
     }
 
     /// Concludes a statement that the tick committed, and returns the members to run again.
@@ -421,6 +460,14 @@ impl<O: Operation> Worker<O> {
                 Vec::new()
             }
         }
+    }
+
+    fn conclude_follow_up(&self, rows: &Rows) {
+        let mut effects = Effects::default();
+        if let Err(error) = self.operation.decode_follow_up(rows, &mut effects) {
+            drop(Failure::new(error).report(O::NAME));
+        }
+        self.notifiers.apply(effects);
     }
 
     /// Runs a batch by itself once no tick runs.

@@ -125,8 +125,8 @@ struct Waiting {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readiness {
     HasMembers,
-    /// The operation has members only if tasks are created.
-    IfTasksAreCreated,
+    /// The operation has members only if earlier parts make runs claimable.
+    IfRunsBecomeClaimable,
 }
 
 impl Ticks {
@@ -206,9 +206,9 @@ impl Seat {
         self.invited().await
     }
 
-    /// Lets ticks that create tasks invite this operation until the seat is closed.
-    pub(super) fn open_for_creates(&mut self) {
-        self.open(Readiness::IfTasksAreCreated);
+    /// Lets ticks that make runs claimable invite this operation until the seat is closed.
+    fn open_for_new_runs(&mut self) {
+        self.open(Readiness::IfRunsBecomeClaimable);
     }
 
     fn open(&mut self, readiness: Readiness) {
@@ -240,36 +240,40 @@ impl Seat {
     }
 }
 
-/// Seats of claims. One is in their own loop. The other is in a create loop, and open while nothing
-/// is claimable, so that a tick claims the runs it creates. Both are the same seat if there is one
-/// loop, or no create loop for this one.
+/// Seats of claims, one in their own loop and one in a create loop. While nothing is claimable, both
+/// are open, so that a tick claims the runs that it creates or schedules. There is only the first
+/// seat if there is one loop, or no create loop for this one.
 pub(super) struct ClaimSeats {
     own: Seat,
     creates: Option<Seat>,
 }
 
 impl ClaimSeats {
-    fn creates(&mut self) -> &mut Seat {
-        self.creates.as_mut().unwrap_or(&mut self.own)
-    }
-
     /// [`Seat::enter`] in the claims' own loop.
     pub(super) async fn enter(&mut self) -> Option<Turn> {
         self.own.enter().await
     }
 
-    pub(super) fn open_for_creates(&mut self) {
-        self.creates().open_for_creates();
+    pub(super) fn open_for_new_runs(&mut self) {
+        self.own.open_for_new_runs();
+        if let Some(creates) = &mut self.creates {
+            creates.open_for_new_runs();
+        }
     }
 
-    /// [`Seat::invited`] by a tick that creates.
+    /// Waits for an invitation of either loop. Cancel-safe. Close the seats afterwards.
     pub(super) async fn invited(&mut self) -> Option<Turn> {
-        self.creates().invited().await
+        let Some(creates) = &mut self.creates else { return self.own.invited().await };
+        tokio::select! {
+            turn = creates.invited() => turn,
+            turn = self.own.invited() => turn,
+        }
     }
 
-    /// [`Seat::close`] of the seat opened for creates.
+    /// Closes both seats. Returns a turn granted just before; of two turns the second is not used.
     pub(super) fn close(&mut self) -> Option<Turn> {
-        self.creates().close()
+        let own = self.own.close();
+        self.creates.as_mut().and_then(Seat::close).or(own)
     }
 }
 
@@ -318,9 +322,9 @@ impl Turn {
         self.common.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if the tick was joined only for its created tasks.
-    pub(super) fn is_for_creates(&self) -> bool {
-        self.readiness == Readiness::IfTasksAreCreated
+    /// True if the tick was joined only for runs that it makes claimable.
+    pub(super) fn is_for_new_runs(&self) -> bool {
+        self.readiness == Readiness::IfRunsBecomeClaimable
     }
 
     /// Reserves a task for one member. False if another member of this tick has it.

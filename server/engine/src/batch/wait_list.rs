@@ -290,8 +290,8 @@ impl WaitListWorker {
             let mut turn = None;
             if self.ready.is_empty() {
                 if !self.waiters.is_empty() && !self.batch.is_apart() {
-                    // Lets a tick claim the runs it creates.
-                    self.seats.open_for_creates();
+                    // Lets a tick claim the runs that it makes claimable.
+                    self.seats.open_for_new_runs();
                 }
                 tokio::select! {
                     invited = self.seats.invited() => turn = invited,
@@ -304,7 +304,8 @@ impl WaitListWorker {
                     () = tokio::time::sleep_until(self.next_timeout.into()), if self.has_waiters() => {}
                     () = self.stop.cancelled(), if self.has_waiters() => {}
                 }
-                turn = turn.or_else(|| self.seats.close());
+                let granted = self.seats.close();
+                turn = turn.or(granted);
             }
             self.enter_all();
             if turn.is_none() && !self.ready.is_empty() && !self.batch.is_apart() {
@@ -648,7 +649,7 @@ impl ClaimBatch {
         workers: &[Worker<'_>],
     ) -> Result<Guarded, Failure> {
         let batch = Uuid::new_v4();
-        let is_for_creates = turn.is_for_creates();
+        let is_for_new_runs = turn.is_for_new_runs();
         match turn.run(claim::statement(wants, workers, self.claimer.lease, batch)).await {
             Ok(Committed { rows, trace }) => {
                 self.tick = trace;
@@ -662,7 +663,7 @@ impl ClaimBatch {
             }
             // The creates' session is unusable and nothing ran. The own session tries the waiters
             // every second.
-            Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.claimer.guard(Vec::new())),
+            Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_new_runs => Ok(self.claimer.guard(Vec::new())),
             Err(NotDone::Unknown(failure, backend)) => {
                 if !matches!(failure, Failure::NotRun(_)) {
                     self.claimer.recover(batch, backend);

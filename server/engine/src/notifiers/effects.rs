@@ -1,10 +1,13 @@
 //! Effects of a commit on waiting requests and passes.
 
 use tenure_api::states::ReasonResolved;
+use tenure_domain::create::NewTask;
 use tenure_store::transitions::end::Resolved;
 use tenure_store::transitions::end_open::Ended;
+use tenure_store::transitions::schedule::Scheduled;
 use uuid::Uuid;
 
+use super::dependent_hints::DEPENDENCIES_MAX;
 use crate::statistics::{Creation, End};
 use crate::traces::TracedRun;
 
@@ -27,6 +30,8 @@ pub struct Effects {
     pub resolved_unnamed: bool,
     /// True if a task with dependencies was created.
     pub dependents: bool,
+    /// Tasks that a new task waits for, with the queue of that task.
+    pub awaited: Vec<(Uuid, i32)>,
     /// Sessions with a new inbox item, and ended sessions.
     pub inboxes: Vec<i64>,
     /// Queues in which a run waits for admission, was claimed, or ended. Queues without admission
@@ -37,6 +42,20 @@ pub struct Effects {
 impl Effects {
     pub fn claimable(queues: impl IntoIterator<Item = i32>) -> Self {
         Self { claimable: queues.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Adds a new task without a run, in the queue with this key.
+    pub fn task_waits(&mut self, task: &NewTask, queue: i32) {
+        self.dependents = true;
+        if task.dependencies.len() <= DEPENDENCIES_MAX {
+            self.awaited.extend(task.dependencies.iter().map(|&required| (required, queue)));
+        }
+    }
+
+    /// Adds tasks that waited for others and became pending.
+    pub fn tasks_scheduled(&mut self, scheduled: &[Scheduled]) {
+        self.admission.extend(scheduled.iter().map(|one| one.queue));
+        self.claimable.extend(scheduled.iter().filter_map(|one| one.claimable()));
     }
 
     /// Adds an ended run: its task is resolved, or the next run is pending.

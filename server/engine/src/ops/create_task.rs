@@ -27,6 +27,8 @@ use tenure_store::{groups, session};
 /// Bytes of bodies per tick. Larger batches run outside ticks, so that other operations do not
 /// wait.
 const TICK_BYTES_MAX: usize = 256 << 10;
+/// Dependencies per tick.
+const TICK_EDGES_MAX: usize = 500;
 /// Look-ups of a queue's key per request.
 const LOOKUPS_MAX: u32 = 3;
 
@@ -58,6 +60,11 @@ impl CreateTask {
         }
     }
 
+    /// True if the statement for dependents stores this member, as far as is known.
+    fn is_ordinary_dependent(&self, member: &NewTaskInQueue) -> bool {
+        create::is_ordinary_dependent(&member.task) && !self.queues.is_ruled(member.queue) && !self.is_guarded(member)
+    }
+
     fn is_guarded(&self, member: &NewTaskInQueue) -> bool {
         member.task.unique().is_some() || self.queues.is_bounded(member.queue)
     }
@@ -74,7 +81,6 @@ impl CreateTask {
             create::create(conn, &self.without_dependencies(members), Guarded::No).await?
         } else {
             let (outcome, read) = create_waiting(conn, members).await?;
-            effects.dependents = true;
             drafts = read;
             outcome
         };
@@ -187,25 +193,38 @@ impl Operation for CreateTask {
     }
 
     fn statement(&self, members: &[&NewTaskInQueue]) -> Option<Statement> {
-        // Dependencies take further statements in their own transaction; so do names and limits.
-        let waits = members.iter().any(|member| !member.task.dependencies.is_empty());
         let bytes: usize = members.iter().map(|member| member.task.bytes()).sum();
-        let plain = !members.is_empty() && !waits && !members.iter().any(|member| self.is_guarded(member));
-        (plain && bytes <= TICK_BYTES_MAX).then(|| create::statement(&self.without_dependencies(members)))
+        if members.is_empty() || bytes > TICK_BYTES_MAX {
+            return None;
+        }
+        if members.iter().all(|member| self.is_ordinary_dependent(member)) {
+            let edges: usize = members.iter().map(|member| member.task.dependencies.len()).sum();
+            return (edges <= TICK_EDGES_MAX)
+                .then(|| create::statement_of_dependents(&self.without_dependencies(members)));
+        }
+        // Other dependencies take further statements in their own transaction; so do names and limits.
+        let plain = members.iter().all(|member| member.task.dependencies.is_empty() && !self.is_guarded(member));
+        plain.then(|| create::statement(&self.without_dependencies(members)))
     }
 
     fn is_apart(&self, member: &NewTaskInQueue) -> bool {
-        self.is_guarded(member)
+        let has_dependencies = !member.task.dependencies.is_empty();
+        self.is_guarded(member) || (has_dependencies && !self.is_ordinary_dependent(member))
+    }
+
+    fn has_own_statement(&self, member: &NewTaskInQueue) -> bool {
+        self.is_ordinary_dependent(member)
     }
 
     fn is_special(&self, member: &NewTaskInQueue) -> bool {
-        !member.task.dependencies.is_empty()
-            || self.without_dependencies(&[member]).iter().any(|member| !member.is_alone())
+        self.without_dependencies(&[member]).iter().any(|member| !member.is_alone())
     }
 
     fn claimable(member: &NewTaskInQueue) -> Option<i32> {
         let starts_later = member.task.options.as_ref().is_some_and(|options| options.start.is_some());
-        (!starts_later).then_some(member.queue)
+        // A task with dependencies usually waits for them.
+        let waits = !member.task.dependencies.is_empty();
+        (!starts_later && !waits).then_some(member.queue)
     }
 
     fn decode(&self, members: &[&NewTaskInQueue], rows: &Rows, effects: &mut Effects) -> Result<Outcome, sqlx::Error> {
@@ -221,6 +240,14 @@ impl Operation for CreateTask {
         members: &[&NewTaskInQueue],
         outcome: Outcome,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        if members.iter().all(|member| !member.task.dependencies.is_empty()) {
+            // The general statements store or diagnose dependents that their statement has omitted.
+            let mut verdicts: Vec<Verdict<Task>> = members.iter().map(|_| Verdict::Again).collect();
+            for row in outcome.stored {
+                verdicts[row.member] = Verdict::Done(row.task(&members[row.member].task));
+            }
+            return Ok(verdicts);
+        }
         judge(conn, members, outcome, &[]).await
     }
 
@@ -264,6 +291,10 @@ impl Operation for CreateTask {
 }
 
 fn note_created(members: &[&NewTaskInQueue], stored: &[Created], effects: &mut Effects) {
+    for row in stored.iter().filter(|row| row.waits) {
+        let NewTaskInQueue { task, queue, .. } = members[row.member];
+        effects.task_waits(task, *queue);
+    }
     effects.claimable.extend(claimable(members, stored));
     effects.admission.extend(held(members, stored));
     effects.created.extend(stored.iter().map(|row| {

@@ -384,7 +384,7 @@ fn add_effects(effects: &mut Effects, wanted: &[Wanted<'_>], stored: &BTreeMap<u
         let Wanted { task, queue } = wanted[position];
         effects.created.push(Creation { queue, task: task.id.uuid(), at: row.now, link: None });
         if row.waits {
-            effects.dependents = true;
+            effects.task_waits(task, queue);
         } else if row.held {
             effects.admission.push(queue);
         } else {

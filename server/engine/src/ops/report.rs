@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use super::{OpError, refused};
 use crate::batch::tick::Kind;
-use crate::batch::{Operation, SMALL, Verdict};
+use crate::batch::{FollowUp, Operation, SMALL, Verdict};
 use crate::end_counters::{self, LateOutcome};
-use crate::notifiers::{Effects, Notifiers};
+use crate::notifiers::{DependentHints, Effects, Notifiers};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
 use tenure_domain::policy::hold::Start;
@@ -28,12 +28,14 @@ use tenure_store::queues::{self, Queues};
 use tenure_store::results::Texts;
 use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::transitions::late as late_results;
+use tenure_store::transitions::schedule::{self, Scheduled};
 use tenure_store::worker_removals::Gone;
 use tenure_store::{claims, results, tasks};
 
 pub struct ReportRun {
     pub queues: Queues,
     pub pool: PgPool,
+    pub dependents: DependentHints,
 }
 
 #[derive(Debug, Clone)]
@@ -115,6 +117,22 @@ impl Operation for ReportRun {
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    /// Schedules the dependents of tasks that this part ends.
+    fn follow_up(&self, members: &[&RunReport]) -> Option<FollowUp> {
+        #[cfg(feature = "test-util")]
+        if schedule::is_left_to_pass() {
+            return None;
+        }
+        let hints = self.dependents.find(members.iter().map(|member| member.task.uuid()));
+        let (ended, claimable): (Vec<Uuid>, Vec<i32>) = hints.into_iter().unzip();
+        (!ended.is_empty()).then(|| FollowUp { statement: schedule::schedule_dependents(&ended), claimable })
+    }
+
+    fn decode_follow_up(&self, rows: &Rows, effects: &mut Effects) -> Result<(), sqlx::Error> {
+        effects.tasks_scheduled(&rows.decode::<Scheduled>()?);
+        Ok(())
     }
 
     /// Each late result has a statement of its own, after that of the batch.

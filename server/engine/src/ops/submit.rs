@@ -225,14 +225,19 @@ async fn create(
     };
     let admission = queues_of(true).into_iter().collect();
     let claimable = queues_of(false);
-    let dependents = plan.stored.values().any(|row| row.waits);
     let link = traces::link_of_new_task();
     let creation = |row: &Created| {
         let task = &graph.entries[row.member].task;
         Some(Creation { queue: queues.get(&task.queue)?.id, task: task.id.uuid(), at: row.now, link })
     };
     let created = plan.stored.values().filter_map(creation).collect();
-    let effects = Effects { created, dependents, admission, ..Effects::claimable(claimable) };
+    let mut effects = Effects { created, admission, ..Effects::claimable(claimable) };
+    for row in plan.stored.values().filter(|row| row.waits) {
+        let task = &graph.entries[row.member].task;
+        if let Some(key) = queues.get(&task.queue) {
+            effects.task_waits(task, key.id);
+        }
+    }
     parts.notifiers.commit(transaction, effects).await?;
     plan.count(graph);
     let is_duplicate = graph.entries.iter().map(|entry| entry.holder.is_some());

@@ -18,7 +18,7 @@ use tenure_store::hot::statement::Run;
 use tenure_store::low_water_marks::{self, Marks};
 use tenure_store::page::{self, Ends, Filter};
 use tenure_store::transitions::end::Member;
-use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
+use tenure_store::transitions::{claim, claim_one, create, end, purge, renew, reprioritise, schedule};
 use tenure_store::{
     self, claims, counters, deadlines, dependencies, dependency_work, events, groups, problems, queue_lists, session,
     tasks,
@@ -44,11 +44,12 @@ const BIG: [&str; 13] = [
     "worker_sessions",
     "session_inbox",
 ];
-const HOT: [&str; 16] = [
+const HOT: [&str; 18] = [
     "create_task_of_one",
     "create_task_alone",
     "create_task_in_group",
     "create_task",
+    "create_dependent_task",
     "list_required",
     "claim_work_of_one",
     "claim_work",
@@ -56,6 +57,7 @@ const HOT: [&str; 16] = [
     "resolve_run_of_one",
     "resolve_run_for_good",
     "resolve_run",
+    "schedule_dependents",
     "load_tasks",
     "load_runs",
     "list_returnable",
@@ -125,6 +127,10 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let group = new_task(new.queue.as_str(), &json!({})).id;
     let together = [0, 1].map(|_| new_task(new.queue.as_str(), &json!({"taskGroupId": group})));
     assert_eq!(create_all_on(&mut transaction, queue, &together).await, together.len());
+    let mut waits = new_task(new.queue.as_str(), &json!({"taskGroupId": new.id}));
+    waits.dependencies = open.to_vec();
+    let dependent = create::Member { task: &waits, queue: key, waits: false, ruled: false };
+    transaction.run_one(&create::statement_of_dependents(&[dependent])).await.unwrap();
     let wanted = dependencies::Wanted { required: open, any_end: true };
     dependencies::list_required(&mut transaction, &[wanted]).await.unwrap();
     let want = claim::Want { queue: key, name: "fill/q1", epoch: -1, marks: [0; 7], slots: vec![1; 5] };
@@ -143,6 +149,7 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     end::end_held(&mut transaction, &ends, &vec![Some(&holder); ends.len()]).await.unwrap();
     let expired: Vec<_> = open.iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();
     end::end(&mut transaction, &expired).await.unwrap();
+    transaction.run_one(&schedule::schedule_dependents(open)).await.unwrap();
     let want = messages::Want { queue: key, priority: 6, epoch: -1, mark: 0, slots: vec![1; 5] };
     let get = messages::get_statement(&[want], &[LEASE], &[7; 5], LEASE);
     let found = messages::decode_get(&transaction.run_one(&get).await.unwrap()).unwrap();

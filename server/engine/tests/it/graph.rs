@@ -1,7 +1,9 @@
 //! Dependencies, changes of tasks, groups and expiry. Passes run only when a test runs them.
 
 mod changes;
+mod creates;
 mod dependencies;
+mod dependents;
 mod expiry;
 mod groups;
 mod large;

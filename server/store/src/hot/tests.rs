@@ -12,7 +12,7 @@ use super::pipeline::Pipeline;
 use super::statement::{FromRow, Statement};
 use crate::failure::{Class, classify, was_created_meanwhile};
 use crate::testing::TestDatabase;
-use crate::transitions::{claim, create, end, renew};
+use crate::transitions::{claim, create, end, renew, schedule};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 
@@ -54,11 +54,15 @@ async fn columns_are_in_order_of_fields() {
     assert_eq!(create::statement_of_all(&[alone], create::Ids::Drawn).unwrap().text(), one.text());
     let waiting = create::Member { waits: true, ..others[0] };
     assert!(create::statement_of_all(&[others[1], waiting], create::Ids::Drawn).is_none());
+    let dependents = create::statement_of_dependents(&[]);
+    check::<create::StoredRow>(&mut pipeline, "create of dependents", &dependents).await;
     check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[], &[])).await;
     let reported = end::Member::new(Uuid::nil(), 0, Ending::Reported(Report::Completed));
     check::<end::Resolved>(&mut pipeline, "end of one for good", &end::statement(&[reported], &[])).await;
     let expired = end::Member::new(Uuid::nil(), 0, Ending::LeaseExpired);
     check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired], &[])).await;
+    let dependents = schedule::schedule_dependents(&[]);
+    check::<schedule::Scheduled>(&mut pipeline, "schedule dependents", &dependents).await;
     check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;
     let want = claim::Want { queue: 1, name: "q", epoch: 0, marks: [0; claim::PRIORITIES], slots: vec![1] };
     check::<claim::Claimed>(&mut pipeline, "claim of one", &claim::statement(&[want], &[], lease, Uuid::nil())).await;

@@ -1,6 +1,7 @@
 //! Creates tasks: one statement writes definition, task, pending run, count and event.
 
 mod alone;
+mod dependents;
 mod existing;
 mod grouped;
 mod one;
@@ -21,6 +22,7 @@ use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
 use tenure_domain::task::{Last, OpenRun, Task};
 
+pub use dependents::{is_ordinary_dependent, statement_of_dependents};
 pub use existing::{Existing, Names, StoredGroup, StoredTask, find_existing};
 
 #[derive(Debug, Clone, Copy)]

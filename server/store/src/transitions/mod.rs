@@ -6,7 +6,7 @@
 //!
 //! | file | from → to | statements |
 //! |---|---|---|
-//! | [`create`] | new → pending, or unscheduled with open dependencies | `create_task…` (hot) |
+//! | [`create`] | new → pending, or unscheduled with open dependencies | `create_task…`, `create_dependent_task` (hot) |
 //! | [`claim`] | pending → running | `claim_work…` (hot) |
 //! | [`claim`] | waiting → running, in a limited queue | `claim_decided` |
 //! | [`claim`] | pending → running, of a share of a partition group | `claim_work_of_share` |
@@ -16,7 +16,7 @@
 //! | [`end`](mod@end) | running → resolved, or pending as the next run | `resolve_run…` (hot) |
 //! | [`end_open`] | unscheduled, pending, running → exception | `end_open` |
 //! | [`late`] | pending, running → exception, and a new run → completed | `record_late_result` |
-//! | [`schedule`] | unscheduled → pending | `schedule_tasks` |
+//! | [`schedule`] | unscheduled → pending | `schedule_tasks`, `schedule_dependents` (hot) |
 //! | [`end_hold`] | held → ready or waiting | `end_holds`, `end_commanded_delay` |
 //! | [`restamp`] | pending, running → same, with new traits | `restamp_runs`, `rekey_runs` |
 //! | [`rerun`] | resolved, unscheduled → pending, as a new run | `rerun_task` |
@@ -30,9 +30,9 @@
 //! pending runs and unscheduled tasks have no claim row to skip. The third resolves a task by the
 //! report of an earlier run.
 //!
-//! Six make a run claimable: `create_task` and `schedule_tasks` (first run), `resolve_run` (next
-//! run), `rerun_task`, `end_holds` and `end_commanded_delay`. Only the next run after an
-//! undelivered claim keeps its position.
+//! Seven make a run claimable: `create_task`, `schedule_tasks` and `schedule_dependents` (first
+//! run), `resolve_run` (next run), `rerun_task`, `end_holds` and `end_commanded_delay`. Only the
+//! next run after an undelivered claim keeps its position.
 //!
 //! Hot statements follow the rules of [`super::hot`]. The callers of the others lock the tasks in
 //! order of id (see ARCHITECTURE.md). A statement that changes counts, or that event readers must

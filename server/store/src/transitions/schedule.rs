@@ -1,8 +1,14 @@
 //! Moves unscheduled tasks to pending.
 
+mod dependents;
+
 use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
+
+use crate::hot::statement::row;
+
+pub use dependents::{DEPENDENTS_MAX, schedule_dependents};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
@@ -11,11 +17,13 @@ pub enum When {
     Always,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scheduled {
-    pub queue: i32,
-    /// True if no worker can claim its run yet.
-    pub held: bool,
+row! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Scheduled {
+        pub queue: i32,
+        /// True if no worker can claim its run yet.
+        pub held: bool,
+    }
 }
 
 impl Scheduled {
@@ -23,6 +31,14 @@ impl Scheduled {
     pub fn claimable(self) -> Option<i32> {
         (!self.held).then_some(self.queue)
     }
+}
+
+/// True if the dependency pass alone schedules, because a breakage strikes there.
+#[cfg(feature = "test-util")]
+#[must_use]
+pub fn is_left_to_pass() -> bool {
+    use crate::breakage::{Breakage, is_on};
+    is_on(Breakage::LoseDependent) || is_on(Breakage::ScheduleEarly)
 }
 
 /// Schedules unscheduled tasks and returns them. An earlier statement has locked their rows.

@@ -10,7 +10,7 @@ use crate::support::*;
 
 const MANY: usize = 5_000;
 
-async fn create_many(queue: &Queue, tasks: Vec<tenure_domain::create::NewTask>) -> Vec<TaskId> {
+pub(super) async fn create_many(queue: &Queue, tasks: Vec<tenure_domain::create::NewTask>) -> Vec<TaskId> {
     for part in tasks.chunks(500) {
         for created in join_all(part.iter().map(|task| queue.create(task))).await {
             created.unwrap();

@@ -1,6 +1,8 @@
 //! Specialised statements have the same effect as the general ones, in random states.
 
+use tenure_api::states::Requires;
 use tenure_domain::work::Holder;
+use tenure_store::dependencies::{self, Edge, Wanted};
 use tenure_store::hot::statement::Run as _;
 use tenure_store::transitions::create::{Guarded, Ids};
 use tenure_store::transitions::{claim, create, end};
@@ -372,6 +374,105 @@ async fn end_statements_have_same_effect() {
         let general =
             effect(&mut world.conn, async |conn| describe(end::end_any(conn, &members, &holders).await.unwrap())).await;
         assert_same(&format!("{members:?} {holders:?}"), &ordinary, &general);
+    }
+    world.end().await;
+}
+
+/// Creates tasks and their edges by general statements.
+async fn create_with_edges(conn: &mut PgConnection, new: &[(NewTask, i32)]) -> Vec<create::Created> {
+    let any_end = |task: &NewTask| task.requires == Requires::AllResolved;
+    let wanted: Vec<Wanted<'_>> =
+        new.iter().map(|(task, _)| Wanted { required: &task.dependencies, any_end: any_end(task) }).collect();
+    let required = dependencies::list_required(conn, &wanted).await.unwrap();
+    let of = |place: usize| required.iter().filter(move |row| row.member == place);
+    let valid: Vec<usize> = (0..new.len())
+        .filter(|&place| of(place).all(|row| row.expires.is_some_and(|expires| expires >= new[place].0.deadline)))
+        .collect();
+    let members: Vec<create::Member<'_>> = valid
+        .iter()
+        .map(|&place| {
+            let (task, queue) = &new[place];
+            create::Member { task, queue: *queue, waits: of(place).any(|row| !row.satisfied), ruled: false }
+        })
+        .collect();
+    let mut stored = create::create_any(conn, &members, Guarded::No).await.unwrap().stored;
+    let mut edges = Vec::new();
+    for row in &mut stored {
+        row.member = valid[row.member];
+        let (task, _) = &new[row.member];
+        edges.extend(of(row.member).map(|required| Edge {
+            required: required.seq.unwrap(),
+            dependent: task.id.uuid(),
+            any_end: any_end(task),
+            satisfied: required.satisfied,
+            fixed: false,
+        }));
+    }
+    dependencies::insert(conn, &edges).await.unwrap();
+    stored
+}
+
+#[tokio::test]
+async fn creates_of_dependents_have_same_effect() {
+    let mut world = world().await;
+    // One accepts tasks, one is sealed, one has another scheduler.
+    let groups: Vec<TaskId> = (0..3).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
+    for (group, scheduler) in groups.iter().zip(["-", "-", "another"]) {
+        let fields = json!({"taskGroupId": group, "schedulerId": scheduler});
+        world.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
+    }
+    let sealed = format!("UPDATE task_groups SET sealed = now() WHERE id = '{}'", groups[1].uuid());
+    let sql = format!("{sealed}; UPDATE task_groups SET expires = expires + interval '2 days'");
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(world.database.pool()).await.unwrap();
+    for round in 0..ROUNDS {
+        let mut new: Vec<(NewTask, i32)> = Vec::new();
+        for _ in 0..members_of(round, 7) {
+            let queue = below(2);
+            let mut required: Vec<TaskId> = (0..=below(3)).map(|_| world.tasks[below(world.tasks.len())]).collect();
+            if below(8) == 0 {
+                required.push(TaskId::from_random(tenure_store::secrets::random()));
+            }
+            required.sort_unstable();
+            required.dedup();
+            let group = groups[if below(4) == 0 { below(3) } else { 0 }];
+            let requires = ["all-completed", "all-resolved"][below(2)];
+            let fields =
+                json!({"taskGroupId": group, "dependencies": required, "requires": requires, "retries": below(5)});
+            let mut task = new_task(QUEUES[queue], &fields);
+            match below(8) {
+                0 => task.created -= chrono::TimeDelta::days(1),
+                1 => task.deadline = task.created,
+                _ => {}
+            }
+            if below(8) == 0 {
+                task.id = world.tasks[below(world.tasks.len())];
+            }
+            if task.dependencies.contains(&task.id.uuid()) || new.iter().any(|(other, _)| other.id == task.id) {
+                continue;
+            }
+            // Sometimes the key of the other queue, as after a failover.
+            new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
+        }
+        if new.is_empty() {
+            continue;
+        }
+        let describe = |rows: Vec<create::Created>| {
+            rows.iter()
+                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
+                .collect::<Vec<String>>()
+        };
+        let members: Vec<create::Member<'_>> = new
+            .iter()
+            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
+            .collect();
+        assert!(new.iter().all(|(task, _)| create::is_ordinary_dependent(task)));
+        let statement = create::statement_of_dependents(&members);
+        let at_once = effect(&mut world.conn, async |conn| {
+            describe(create::decode(&conn.run_one(&statement).await.unwrap()).unwrap().stored)
+        })
+        .await;
+        let general = effect(&mut world.conn, async |conn| describe(create_with_edges(conn, &new).await)).await;
+        assert_same(&format!("{new:#?}"), &at_once, &general);
     }
     world.end().await;
 }
