@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
+use tenure_api::partitions::slot_of_key;
 use tenure_tests::http::{TENURE_API, queue_segment};
 use tenure_tests::server::{Launch, Server};
 
@@ -238,6 +239,59 @@ async fn share_comes_in_second_interval_and_is_repeated() {
         json!({"version": 1, "name": "mail", "epoch": 1, "state": "active",
         "replicas": 1})
     );
+}
+
+/// Rows P1 to P4: members at two servers, and later one more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p1_each_share_has_one_member_at_two_servers() {
+    const INTERVAL: i64 = 600;
+    let rig = Rig::manual().await;
+    let other = Launch::on_database(rig.database.url(), &rig.secret_key).flag("--clock", "manual");
+    let other = other.start(rig.folder.path(), "other").await;
+    ok(rig.call("PUT", &path(""), Some(&json!({"interval": INTERVAL}))).await);
+    let tick_all = async |members: usize, acked: &Value| {
+        let mut answers = Vec::new();
+        for number in 0..members {
+            let mut body = json!({"memberId": format!("m{number}")});
+            if !acked.is_null() {
+                body["acked"] = acked.clone();
+            }
+            let server = if number % 2 == 0 { &rig.server } else { &other };
+            let answer = crate::rig::call(&mut client_of(server), &rig.root, "POST", &path("/tick"), Some(&body)).await;
+            answers.push(ok(answer));
+        }
+        answers
+    };
+    // The clock also runs: begin early in an interval.
+    let now = ok(rig.call("GET", &format!("{TENURE_API}/clock"), None).await);
+    let now = chrono::DateTime::parse_from_rfc3339(now["now"].as_str().unwrap()).unwrap().timestamp();
+    rig.advance(INTERVAL - now % INTERVAL).await;
+    for members in 1..=6 {
+        let mut proposed = Value::Null;
+        for _ in 0..3 {
+            rig.advance(INTERVAL).await;
+            let answers = tick_all(members, &proposed).await;
+            proposed = answers[0]["next"]["epoch"].clone();
+        }
+        // Those who lose slots have acknowledged the map.
+        let answers = tick_all(members, &proposed).await;
+        let answers = if answers[0]["state"] == "active" { answers } else { tick_all(members, &Value::Null).await };
+        let mut indices = Vec::new();
+        for answer in &answers {
+            assert_eq!((&answer["state"], &answer["replicas"]), (&json!("active"), &json!(members)), "{answer}");
+            assert_eq!(answer["epoch"], answers[0]["epoch"]);
+            let valid_until = chrono::DateTime::parse_from_rfc3339(answer["validUntil"].as_str().unwrap()).unwrap();
+            assert_eq!(valid_until.timestamp(), (answer["number"].as_i64().unwrap() + 2) * INTERVAL);
+            indices.push(answer["index"].as_u64().unwrap());
+        }
+        let owners = |key: usize| {
+            let slot = u64::from(slot_of_key(&key.to_string()));
+            indices.iter().filter(|index| slot % members as u64 == **index).count()
+        };
+        assert!((0..10_000).all(|key| owners(key) == 1), "{indices:?}");
+        indices.sort_unstable();
+        assert_eq!(indices, (0..members as u64).collect::<Vec<_>>());
+    }
 }
 
 /// A frozen member claims by the map that it knows.
