@@ -241,7 +241,7 @@ async fn share_comes_in_second_interval_and_is_repeated() {
     );
 }
 
-/// Rows P1 to P4: members at two servers, and later one more.
+/// Rows P1 to P4: from one to six members at two servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_each_share_has_one_member_at_two_servers() {
     const INTERVAL: i64 = 600;
