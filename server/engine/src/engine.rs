@@ -190,13 +190,12 @@ impl Engine {
             admission_marks: AdmissionMarks::default(),
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
-        let create = CreateTask { queues: queues.clone(), sequenced: sequencer.reader() };
+        let delete = DeleteMessages(settings.message_visibility);
         let report = ReportRun { queues: queues.clone(), pool: pool.clone(), dependents: notifiers.dependent_hints() };
-        let delete = DeleteMessages { visibility: settings.message_visibility };
         let get = GetMessages::new(&low_water_marks, settings.poll_reservation, &polled);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
-            create: Batcher::start(create, &connector, &notifiers, &ticks, tasks),
+            create: Batcher::start(CreateTask::new(&queues, &sequencer), &connector, &notifiers, &ticks, tasks),
             submissions: SubmissionTicks::new(Batcher::start(SubmitTasks, &connector, &notifiers, &ticks, tasks)),
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),

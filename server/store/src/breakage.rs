@@ -66,6 +66,8 @@ pub enum Breakage {
     SkipEvent,
     /// A message that is sent again differs.
     RepeatDiffers,
+    /// Every member of a partition group is told that it has the first share.
+    ShareOverlap,
 }
 
 /// First strikes early, since slow machines have few opportunities.

@@ -301,6 +301,39 @@ pub const CHECKS: &[(&str, &str)] = &[
          GROUP BY queue HAVING sum(n) <> 0",
     ),
     (
+        "Partitions: a share of the active map has at most one member, and one of a proposal exactly one",
+        "SELECT name || ' share ' || share || ': ' || members || ' members'
+         FROM (SELECT g.name, m.share, g.replicas, count(*) AS members
+               FROM partition_members m JOIN partition_groups g ON g.id = m.grp
+               WHERE m.share IS NOT NULL GROUP BY g.id, m.share) x
+         WHERE members > 1 OR share >= replicas
+         UNION ALL
+         SELECT g.name || ' next share ' || s.share || ': ' || count(m.member) || ' members'
+         FROM partition_groups g CROSS JOIN LATERAL generate_series(0, g.next_replicas - 1) AS s(share)
+         LEFT JOIN partition_members m ON m.grp = g.id AND m.next_share = s.share
+         GROUP BY g.id, s.share HAVING count(m.member) <> 1",
+    ),
+    (
+        "Partitions: numbers of maps and intervals ascend, and members agree with their group",
+        "SELECT name FROM partition_groups
+         WHERE epoch > proposed OR (next_replicas IS NOT NULL AND epoch = proposed) OR (epoch = 0) <> (replicas = 0)
+            OR next_replicas < 1 OR since > number OR resumed > number
+         UNION ALL
+         SELECT 'group ' || m.grp || ' member ' || m.member
+         FROM partition_members m LEFT JOIN partition_groups g ON g.id = m.grp
+         WHERE g.id IS NULL OR GREATEST(m.joined, m.ticked) > g.number
+            OR m.next_share >= COALESCE(g.next_replicas, 0) OR (m.acked AND (g.next_replicas IS NULL OR m.share IS NULL))",
+    ),
+    (
+        "Partitions: a queue with a group marks its runs, and the group exists",
+        "SELECT q.name FROM task_queues q LEFT JOIN partition_groups g ON g.id = q.partition
+         WHERE (q.partition IS NULL) <> (COALESCE(q.traits, 0) & 512 = 0) OR (q.partition IS NOT NULL AND g.id IS NULL)
+         UNION ALL
+         SELECT p.id::text FROM pending p JOIN task_queues q ON q.id = p.queue
+         WHERE q.partition IS NOT NULL AND COALESCE(p.traits, 0) & 512 = 0
+           AND NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = p.queue AND x.refile_stage <> 0)",
+    ),
+    (
         "I5: each outbox row has one position",
         "SELECT 'outbox row ' || COALESCE(x.id, o.outbox_id) || ' occurs ' || count(o.outbox_id) || ' times'
          FROM outbox x FULL JOIN outbox_order o ON o.outbox_id = x.id

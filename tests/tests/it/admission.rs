@@ -1,6 +1,6 @@
-//! Limits of queues and keys over HTTP, rates, fairness, and runs assigned to sessions: rows T8,
-//! T11, T12, Z6 and Z10 of the seed's behaviours. Rows T3, T4, T9 and T10 are in
-//! `verify_delivery.rs`, T13 in `server/domain/src/admission/decide_tests.rs`.
+//! Limits of queues and keys over HTTP, rates, fairness, and runs assigned to sessions: rows T8, T9,
+//! T11 to T13, Z6 and Z10 of the seed's behaviours. Rows T3, T4 and T10 are in
+//! `verify_delivery.rs`.
 
 mod assign;
 mod fairness;

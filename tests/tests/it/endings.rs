@@ -77,3 +77,37 @@ async fn deadline_takes_effect_without_a_request() {
     assert!((deadline..=deadline + LATE_MS).contains(&seen.1), "{} ms late", seen.1 - deadline);
     assert_eq!(rig.status(task).await["runs"][0]["reasonResolved"], "deadline-exceeded");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_reclaim_extends_the_claim_until_it_has_ended() {
+    let rig = Rig::start_with(|launch| {
+        launch.flag("--clock", "manual").flag("--claim-work-wait", "0s").flag("--claim-timeout", "20m")
+    })
+    .await;
+    let task = create(&rig, 1).await[0];
+    let without_retries = rig.create_with(QUEUE, |task| task["retries"] = 0.into()).await;
+    let claims = claim_as(&rig, "worker", 2).await;
+    rig.advance(900).await;
+    let renewed = ok(of_run(&rig, &claims[0], "reclaim", Some(&json!({}))).await);
+    let until = |answer: &Value| {
+        chrono::DateTime::parse_from_rfc3339(answer["takenUntil"].as_str().unwrap()).unwrap().timestamp()
+    };
+    assert!(until(&renewed) >= until(&claims[0]) + 890, "{renewed}");
+    assert_ne!(renewed["credentials"]["certificate"], claims[0]["credentials"]["certificate"]);
+    // Beyond the first lease, within the second.
+    rig.advance(600).await;
+    assert_eq!(rig.status(task).await["state"], "running");
+    let again = as_worker(&rig, &credentials_of(&renewed), &claims[0], "reclaim", Some(&json!({}))).await;
+    assert_eq!(again.status, 200, "{}", again.body);
+    let ended = rig.status(without_retries).await;
+    assert_eq!((&ended["state"], &ended["runs"][0]["reasonResolved"]), (&json!("exception"), &json!("claim-expired")));
+    assert_eq!(ended["runs"].as_array().unwrap().len(), 1, "no retry was left");
+    rig.advance(1_201).await;
+    let status = rig.status(task).await;
+    assert_eq!((&status["state"], &status["retriesLeft"]), (&json!("pending"), &json!(0)), "{status}");
+    assert_eq!(status["runs"][0]["reasonResolved"], "claim-expired");
+    for what in ["reclaim", "completed"] {
+        let late = as_worker(&rig, &rig.root, &claims[0], what, Some(&json!({}))).await;
+        assert_eq!((late.status, late.code()), (409, "RequestConflict"), "{what}: {}", late.body);
+    }
+}

@@ -11,7 +11,9 @@ use tenure_api::ids::SlugId;
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::Server;
 
-use crate::rig::{Raw, RawReply, Rig, Signature, call, client_of, definition, eventually, new_task, ok, run_of, send};
+use crate::rig::{
+    Raw, RawReply, Rig, Signature, call, claim_path, client_of, definition, eventually, new_task, ok, run_of, send,
+};
 
 const QUEUE: &str = "guarded/linux";
 /// Clients that fill a queue. More rounds and tasks with `TENURE_BACKLOG_ROUNDS=10` and
@@ -119,6 +121,34 @@ async fn z2_queued_task_runs_after_the_holder() {
     eventually("the next has the name", async || (pair.rig.status(queued).await["state"] == "pending").then_some(()))
         .await;
     assert!(ended.elapsed() < Duration::from_secs(5), "{:?}", ended.elapsed());
+}
+
+/// A run that is lost beside a queued task of its name: each is there once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zb_lost_holder_is_pending_once_beside_its_successor() {
+    let pair = Pair::start().await;
+    let rig = &pair.rig;
+    let (holder, queued) = (new_task(), new_task());
+    assert_eq!(pair.create(0, holder, &named(&json!({"unique": "n"}))).await.status, 200);
+    let session = rig.start_session(QUEUE, "w1", json!({})).await;
+    let body = json!({"workerGroup": "group", "workerId": "w1", "tasks": 1, "sessionId": session});
+    let claimed = ok(rig.call("POST", &claim_path(QUEUE), Some(&body)).await);
+    assert_eq!(claimed["tasks"].as_array().unwrap().len(), 1);
+    let body = named(&json!({"unique": "n", "onDuplicate": "queue"}));
+    assert_eq!(pair.create(1, queued, &body).await.status, 200);
+    ok(rig.call("DELETE", &format!("{TENURE_API}/sessions/{session}"), None).await);
+    let status = eventually("the holder has another run", async || {
+        let status = rig.status(holder).await;
+        (status["state"] == "pending").then_some(status)
+    })
+    .await;
+    assert_eq!(status["runs"].as_array().unwrap().len(), 2, "{status}");
+    assert_eq!(rig.status(queued).await["state"], "unscheduled");
+    let claims = rig.claim(QUEUE, 10).await;
+    assert_eq!(claims.len(), 1);
+    assert_eq!((&claims[0]["status"]["taskId"], &claims[0]["runId"]), (&json!(holder), &json!(1)));
+    rig.report(&claims[0], "completed", None).await;
+    eventually("the next has the name", async || (rig.status(queued).await["state"] == "pending").then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

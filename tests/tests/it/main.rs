@@ -16,6 +16,7 @@ mod audit;
 mod authentication;
 mod backup;
 mod bad_input;
+mod behaviours;
 mod blobs;
 mod checkpoints;
 mod command_line;

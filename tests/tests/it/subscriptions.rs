@@ -172,6 +172,22 @@ async fn every_completion_arrives_in_batches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn z10_results_of_before_a_restart_arrive_after_it() {
+    let mut rig = allowed().await;
+    let receiver = Receiver::start().await;
+    receiver.set(Manner::Answers(503));
+    let secret = subscribe(&rig, &to(&receiver)).await;
+    let done = complete(&rig, 2).await;
+    rig.server.kill().unwrap();
+    receiver.set(Manner::Accepts);
+    rig.server = server_named(&rig, "next").start(rig.folder.path(), "next").await;
+    end_lease(&rig).await;
+    retry(&rig).await;
+    until_all_arrived(&receiver, &done).await;
+    assert_promise(&receiver.seen(), &secret);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn absent_receiver_misses_nothing_that_expires_meanwhile() {
     let rig = Rig::start_with(|launch| {
         let launch = launch.flag("--clock", "manual").flag("--claim-work-wait", "0s");

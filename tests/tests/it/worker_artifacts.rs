@@ -98,13 +98,14 @@ impl Shop {
         artifacts.into_iter().map(|artifact| artifact.name).collect()
     }
 
-    async fn close(mut self) {
+    async fn close(mut self) -> Rig {
         let mut worker = self.worker.take().unwrap();
         let pid = i32::try_from(worker.id().expect("it runs")).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
         assert_eq!(worker.wait().await.unwrap().code(), Some(0));
         let log = self.log("worker");
         assert!(!log.contains("sig=") && !log.contains("Credential="), "a signed URL is in the log: {log}");
+        self.rig
     }
 }
 
@@ -200,6 +201,35 @@ async fn an_input_whose_maker_could_not_make_it_is_not_there() {
     let log = shop.read(&shop.anonymous(), user, LIVE_LOG).await.unwrap();
     assert!(String::from_utf8_lossy(&log).contains("424 file-missing-on-worker"), "{}", String::from_utf8_lossy(&log));
     shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q15_reason_follows_from_what_ended_the_task() {
+    let shop = Shop::open().await;
+    let maker = shop.create(&shell("true", &json!([])), &json!({})).await;
+    shop.ends(maker, "completed").await;
+    let input = json!({"taskId": maker, "artifact": "public/none", "path": "o"});
+    let after = json!({"dependencies": [maker]});
+    let mut slow = shell("sleep 60", &json!([]));
+    slow["maxRunTime"] = json!(1);
+    for (payload, more, reason) in [
+        (json!({"command": [["true"]], "surprise": 1}), json!({}), "malformed-payload"),
+        (json!({"command": "true"}), json!({}), "malformed-payload"),
+        (json!({"command": [["true"]], "inputs": [input]}), after, "malformed-payload"),
+        (json!({"command": [["./none"]]}), json!({}), "failed"),
+        (shell("exit 3", &json!([])), json!({}), "failed"),
+        (shell("kill -9 $$", &json!([])), json!({}), "failed"),
+        (slow, json!({}), "failed"),
+    ] {
+        let task = shop.create(&payload, &more).await;
+        shop.ends(task, reason).await;
+    }
+    let running = shop.create(&shell("sleep 60", &json!([])), &json!({})).await;
+    eventually("it runs", async || shop.file(running, "live.log").exists().then_some(())).await;
+    let rig = shop.close().await;
+    let status = rig.status(running).await;
+    assert_eq!((&status["state"], &status["retriesLeft"]), (&json!("pending"), &json!(4)), "{status}");
+    assert_eq!(status["runs"][0]["reasonResolved"], "worker-shutdown");
 }
 
 /// A proxy of the server on which uploads get stuck after a while, until the test releases them.

@@ -58,6 +58,7 @@ def _worker(parsed: argparse.Namespace) -> Worker:
         prefetch=parsed.prefetch,
         burst=parsed.burst,
         keep_late=parsed.keep_late,
+        partition=parsed.partition,
     )
 
 
@@ -124,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--burst", action="store_true", help="stop when the queues are empty")
     add("--keep-late", action="store_true",
         help="finish jobs whose completeTime is over, if their results may count")  # fmt: skip
+    add("--partition", metavar="GROUP",
+        help="join this partition group, and run only jobs of its share")  # fmt: skip
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"],
         help="[%(default)s]")  # fmt: skip
     return parser

@@ -21,6 +21,7 @@ from .outbox import Outbox, Report
 from .prefetch import Prefetch
 from .run import Run
 from .session import Member
+from .shares import Claiming, WorkerShare
 from .slots import Ask, Slots
 
 log = logging.getLogger("tenure")
@@ -70,6 +71,7 @@ class Feed:
         link: Link,
         worker: dict[str, str],
         prefetch: Prefetch,
+        share: WorkerShare | None = None,
     ) -> None:
         self.queue = worker["taskQueueId"]
         self.outbox = Outbox()
@@ -80,6 +82,7 @@ class Feed:
         self._owner = owner
         self._link = link
         self._worker = worker
+        self._share = share
         self._session_id: str | None = None
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
@@ -173,15 +176,21 @@ class Feed:
         if self._poll is not None and not self._exchanges:
             self._poll.cancel()
 
+    def share_changed(self) -> None:
+        """Claim by the current share: a request that waits has the former one."""
+        self._interrupt()
+        self._update_able()
+
     def _update_able(self) -> None:
-        able = self.member != "waiting" and not self._takes_none and not self._failures
+        able = self._may_claim and not self._failures
         self._owner.slots.set_able(self.queue, able)
         self.wake()
         self._owner.slots_changed(self)
 
     @property
     def _may_claim(self) -> bool:
-        return self.member != "waiting" and not self._takes_none
+        has_share = self._share is None or self._share.is_ready
+        return self.member != "waiting" and not self._takes_none and has_share
 
     # Claims.
 
@@ -231,13 +240,16 @@ class Feed:
     async def _request(self, ask: Ask) -> None:
         """Send a request that claims jobs, and handle its answer."""
         slots, claimed = self._owner.slots, None
+        claiming = None if self._share is None else self._share.begin_claim()
+        if self._share is not None and claiming is None:
+            return
         reports = self.outbox.take(with_claim=True) if ask.wait == 0 else []
         slots.begin(self.queue, ask)
         self._exchanges = ask.wait == 0
         self._sent.clear()
         if not self._exchanges:
             self._sent.set()
-        poll = asyncio.ensure_future(self._work(reports, ask))
+        poll = asyncio.ensure_future(self._work(reports, ask, claiming))
         self._poll = poll
         try:
             await asyncio.wait({poll})
@@ -253,7 +265,13 @@ class Feed:
             self._sent.set()
             slots.end(self.queue, ask, claimed)
             self._owner.slots_changed(self)
+            if claiming is not None and claimed is None:
+                claiming.close()
         if claimed is not None:
+            if claiming is not None:
+                for claim in claims:
+                    claiming.hold(claim["status"]["taskId"], claim["runId"])
+                claiming.close()
             self._has_answered(claims)
         elif self._failures:
             await asyncio.sleep(backoff(self._failures, most=_LOOK_EVERY))
@@ -268,6 +286,10 @@ class Feed:
             self._owner.claimed(self, claim)
 
     def _claim_failed(self, error: RequestRefused | ServerUnavailable) -> None:
+        is_stale = isinstance(error, RequestRefused) and error.code == "StalePartition"
+        if is_stale and self._share is not None:
+            self._share.refresh()
+            return
         self._failures += 1
         if refuses_worker(error) and not self._link.has_worked:
             raise WorkerRefused(str(error)) from error
@@ -347,9 +369,13 @@ class Feed:
             if not may_pass(error):
                 self._warn("reports about jobs of %s are refused: %s", error)
 
-    async def _work(self, reports: list[Report], ask: Ask) -> dict[str, Any]:
+    async def _work(
+        self, reports: list[Report], ask: Ask, claiming: Claiming | None = None
+    ) -> dict[str, Any]:
         """Report and claim in one request. Reports without an answer are kept."""
         body: dict[str, Any] = {**self._worker, "claim": ask.count, "wait": ask.wait}
+        if claiming is not None:
+            body["partition"] = claiming.wire
         if reports:
             body["results"] = [report.wire() for report in reports]
         if ask.count and self._session_id is not None:

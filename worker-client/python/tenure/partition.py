@@ -6,6 +6,7 @@ others may have its share, by the monotonic clock.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .api import RETRIES, TENURE_API, TIMEOUT, Call, parameter
 from .errors import RequestRefused, ServerUnavailable
+from .incr import Incr as Incr
 from .lease import date_of
 
 if TYPE_CHECKING:
@@ -30,10 +32,11 @@ SLOTS = 240
 _CALLS_PER_INTERVAL = 4
 _NEW_FOR = 3 * _CALLS_PER_INTERVAL
 # Seconds after a failed call, and between calls while a map waits for acknowledgements.
-_LONGEST_PAUSE = 1.0
+LONGEST_PAUSE = 1.0
 # In larger groups members call less often while they wait: seconds per share.
 _PAUSE_PER_SHARE = 0.02
-_CALL_LEAST = 1.0
+CALL_LEAST = 1.0
+"""Least timeout of a call, in seconds."""
 
 
 def slot_of(key: str) -> int:
@@ -42,6 +45,11 @@ def slot_of(key: str) -> int:
     A member has the keys whose slot leaves its index when divided by the number of shares.
     """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[-4:], "big") % SLOTS
+
+
+def slot_of_task(task_id: str) -> int:
+    """Return the slot of a job in a queue that a group divides: the last four bytes of its id."""
+    return int.from_bytes(base64.urlsafe_b64decode(f"{task_id}==")[-4:], "big") % SLOTS
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,9 @@ class Shares:
     def __init__(self) -> None:
         self._view: _View | None = None
         self._held: dict[int, int] = {}
+        # Requests for work in progress, each with the next map that it knew.
+        self._claims: dict[int, int | None] = {}
+        self._begun_claims = 0
         self._losses = 0
         self._leaving = False
 
@@ -96,16 +107,43 @@ class Shares:
 
     @property
     def acked(self) -> int | None:
-        """The map to acknowledge, once no work in progress is outside both maps."""
-        if self._view is None or self._view.coming is None:
+        """The map to acknowledge, once no work in progress is outside both maps.
+
+        A request for work that began before the map was known may return such work.
+        """
+        proposal = self.proposal
+        is_drained = all(self.keeps(slot) for slot in self._held)
+        knows = all(known == proposal for known in self._claims.values())
+        return proposal if is_drained and knows else None
+
+    @property
+    def proposal(self) -> int | None:
+        """Number of the next map, while the group drains."""
+        return self._view.coming[2] if self._view and self._view.coming else None
+
+    def begin_claim(self, now: float) -> tuple[Share, int] | None:
+        """Begin a request for work. Return the share and the key of the request."""
+        share = self.share(now)
+        if share is None or self._leaving:
             return None
-        is_drained = all(self._may_begin(slot) for slot in self._held)
-        return self._view.coming[2] if is_drained else None
+        self._begun_claims += 1
+        self._claims[self._begun_claims] = self.proposal
+        return share, self._begun_claims
+
+    def end_claim(self, key: int) -> bool:
+        """End a request for work. Return True if the next map can be acknowledged because of it."""
+        could = self.acked is not None
+        self._claims.pop(key, None)
+        return not could and self.acked is not None
+
+    def hold_claimed(self, slot: int) -> None:
+        """Hold work that a request has returned, even if the share has changed meanwhile."""
+        self._held[slot] = self._held.get(slot, 0) + 1
 
     def hold(self, slot: int, now: float) -> int | None:
         """Begin work. Return its key for ``is_lost``, or None if it is not in the share."""
         is_valid = self._view is not None and now < self._view.deadline
-        if self._leaving or not is_valid or not self._may_begin(slot):
+        if self._leaving or not is_valid or not self.keeps(slot):
             return None
         self._held[slot] = self._held.get(slot, 0) + 1
         return self._losses
@@ -132,9 +170,10 @@ class Shares:
     def leave(self) -> bool:
         """Begin no more work. Return True if none is in progress."""
         self._leaving = True
-        return not self._held
+        return not self._held and not self._claims
 
-    def _may_begin(self, slot: int) -> bool:
+    def keeps(self, slot: int) -> bool:
+        """Return True if a slot is in the share, and in the next one if there is one."""
         view = self._view
         if view is None or slot % view.share.replicas != view.share.index:
             return False
@@ -294,7 +333,7 @@ class Member:
         from .client import words_of
 
         is_failing = False
-        within = max(_CALL_LEAST, interval / 2)
+        within = max(CALL_LEAST, interval / 2)
         while self._sleep(pause):
             with self._changed:
                 self._wanted = False
@@ -309,7 +348,7 @@ class Member:
                         self._group,
                         words_of(error),
                     )
-                is_failing, pause = True, min(_LONGEST_PAUSE, interval / 8)
+                is_failing, pause = True, min(LONGEST_PAUSE, interval / 8)
             else:
                 is_failing, pause = False, self._take(answer, sent)
 
@@ -361,7 +400,7 @@ def pause_after(answer: dict[str, Any], waited: int, phase: float) -> float:
     often = interval / _CALLS_PER_INTERVAL
     if answer.get("next"):
         shares: int = answer.get("replicas", 1)
-        return min(interval, max(_PAUSE_PER_SHARE * shares, min(often, _LONGEST_PAUSE)))
+        return min(interval, max(_PAUSE_PER_SHARE * shares, min(often, LONGEST_PAUSE)))
     if answer["state"] == "waiting" and waited < _NEW_FOR:
         return often
     left: float = (answer["number"] + 1) * interval - date_of(answer["serverTime"]).timestamp()

@@ -27,6 +27,7 @@ from .processes import Processes
 from .run import Run
 from .session import Session
 from .settings import NAME_MAX, queue_id, worker_name
+from .shares import WorkerShare
 from .slots import Slots
 from .task import RunsIn
 
@@ -69,6 +70,7 @@ class Worker:
         prefetch: int | None = None,
         burst: bool = False,
         keep_late: bool = False,
+        partition: str | None = None,
     ) -> None:
         """Prepare a worker. It does nothing until ``run`` or ``serve``.
 
@@ -90,6 +92,8 @@ class Worker:
             keep_late: True lets a handler go on when the queue's ``completeTime`` has ended its
                 run, if the queue's ``lateResult`` is ``first-wins``. A result then counts unless
                 another run was first; other ends are not reported. Needs a session.
+            partition: Partition group that the policies of all queues of this worker name. The
+                worker joins it, and runs only jobs of its share.
 
         Raises:
             ConfigurationError: A value is out of range, there is no task, or a handler's parameters
@@ -123,6 +127,7 @@ class Worker:
         self._grace = grace
         self._fixed_prefetch = prefetch
         self._keep_late = keep_late
+        self._partition = partition
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._stop_early = False
@@ -177,6 +182,8 @@ class Worker:
         self._start()
         client = AsyncClient(self.app.settings)
         self._link = Link(client)
+        if self._partition is not None:
+            self._share = WorkerShare(self._link, self._partition, self._share_changed)
         feeds = [self._feed(queue) for queue in self._weights]
         self._feeds = {feed.queue: feed for feed in feeds}
         sessions = [] if self._ttl is None else [self._session(feed) for feed in feeds]
@@ -188,6 +195,8 @@ class Worker:
                 feed.joined("alone", None)
                 await feed.read_policy()
         tasks += [asyncio.ensure_future(session.attend()) for session in sessions]
+        if self._share is not None:
+            tasks.append(asyncio.ensure_future(self._share.attend()))
         stopped = asyncio.ensure_future(self._stopping.wait())
         log.info(
             "worker %s/%s works on %s, %d at a time",
@@ -206,6 +215,8 @@ class Worker:
             await asyncio.gather(stopped, *tasks, return_exceptions=True)
             for session in sessions:
                 await session.close()
+            if self._share is not None:
+                await self._share.close()
             await client.close()
             self._close()
         for task in failed:
@@ -220,6 +231,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._is_stopping = False
         self._is_frozen = False
+        self._share: WorkerShare | None = None
         self._held: dict[tuple[str, int], Run] = {}
         self._buffer: collections.deque[Run] = collections.deque()
         self._running = 0
@@ -246,7 +258,7 @@ class Worker:
     def _feed(self, queue: str) -> Feed:
         worker = {"taskQueueId": queue, "workerGroup": self.group, "workerId": self.name}
         prefetch = Prefetch(self._concurrency, time.monotonic, self._fixed_prefetch)
-        return Feed(self, self._link, worker, prefetch)
+        return Feed(self, self._link, worker, prefetch, self._share)
 
     def _session(self, feed: Feed) -> Session:
         worker = {"taskQueueId": feed.queue, "workerGroup": self.group, "workerId": self.name}
@@ -335,6 +347,15 @@ class Worker:
             if other is not feed:
                 other.wake()
 
+    def _share_changed(self) -> None:
+        """Claim by the current share, and give back jobs that have not begun and leave it."""
+        for feed in self._feeds.values():
+            feed.share_changed()
+        for run in list(self._buffer):
+            if self._share is not None and not self._share.keeps(run.task_id):
+                self._buffer.remove(run)
+                self._give_back(run)
+
     def cancel(self, run: Run) -> None:
         """Stop a handler, if it has begun; drop the run otherwise."""
         if run.started_at is None:
@@ -391,6 +412,8 @@ class Worker:
 
     def _drop(self, run: Run) -> None:
         self._held.pop(run.key, None)
+        if self._share is not None:
+            self._share.release(run.task_id, run.run_id)
         self.slots.release()
         for feed in self._feeds.values():
             feed.is_drained = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -14,9 +15,19 @@ from typing import Any
 
 import httpx
 import pytest
+from conftest import Bench, wait_for
 
 from tenure import RequestRefused, Tenure
-from tenure.partition import SLOTS, Share, Shares, pause_after, phase_of, slot_of
+from tenure.partition import (
+    SLOTS,
+    Incr,
+    Share,
+    Shares,
+    pause_after,
+    phase_of,
+    slot_of,
+    slot_of_task,
+)
 from tenure.testing import Server
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "partitions.md"
@@ -54,6 +65,13 @@ def test_slots_match_golden_vectors() -> None:
         ("a" * 300, 32),
     ]:
         assert slot_of(key) == slot, key
+    for task, slot in [
+        ("9HrBC1jMQ3KlZw4CssPUeQ", 121),
+        ("fN1SbArXTPSVFNUvaOlinQ", 157),
+        ("AAAAAAAAQACAAAAAAAAAAA", 0),
+        ("AAAAAAAAQACAAAAA_____w", 15),
+    ]:
+        assert slot_of_task(task) == slot, task
 
 
 def test_work_begins_only_in_share_before_its_end() -> None:
@@ -118,6 +136,29 @@ def test_work_is_lost_for_good_after_a_gap() -> None:
     assert shares.share(20) is None
 
 
+def test_older_request_for_work_delays_acknowledgement() -> None:
+    shares = Shares()
+    assert shares.begin_claim(0) is None
+    shares.take(_answer(), 0, 0)
+    old = shares.begin_claim(0)
+    assert old is not None
+    assert old[0] == Share(1, 3, 4)
+    shares.take(_draining(5, 2, index=0), 0, 0)
+    new = shares.begin_claim(0)
+    assert new is not None
+    assert shares.acked is None
+    assert shares.proposal == 5
+    # The request returns work on a lost slot.
+    shares.hold_claimed(1)
+    assert not shares.end_claim(old[1])
+    assert shares.release(1)
+    assert shares.acked == 5
+    assert not shares.leave()
+    assert not shares.end_claim(new[1])
+    assert shares.leave()
+    assert shares.begin_claim(0) is None
+
+
 def test_leaving_member_begins_nothing() -> None:
     shares = Shares()
     shares.take(_answer(), 0, 0)
@@ -140,6 +181,41 @@ def test_member_calls_early_in_next_interval() -> None:
     assert pause("00:16:42", "draining", replicas=80, next=coming) == pytest.approx(1.6)
     assert (pause("01:00:00"), pause("00:00:00")) == (1.25, 12.5)
     assert all(0.05 <= phase_of(name) < 0.15 for name in ("a", "b", "sender-1"))
+
+
+def _changes(*, has_skew: bool) -> int:
+    """Count how often an index changes in 100 intervals.
+
+    Members with equal phases call in an order that differs from interval to interval.
+    """
+    noise = random.Random(7)
+    members = [Incr(10, skew=n * 0.9 if has_skew else 0) for n in range(5)]
+    counters: dict[int, int] = {}
+    last: dict[int, int] = {}
+    changes = 0
+    for interval in range(100, 200):
+        phases = [(n * 0.9 if has_skew else 0.0, noise.random(), n) for n in range(5)]
+        for phase, _, n in sorted(phases):
+            number = members[n].number(interval * 10 + phase)
+            counters[number] = counters.get(number, 0) + 1
+            share = members[n].counted(counters[number], counters.get(number - 1))
+            if share is not None:
+                assert share[0] < share[1] == 5
+                changes += last.get(n, share[0]) != share[0]
+                last[n] = share[0]
+    return changes
+
+
+def test_indices_by_counter_churn_without_skew_only() -> None:
+    assert _changes(has_skew=True) == 0
+    assert _changes(has_skew=False) > 100
+
+
+def test_next_increment_is_in_next_interval() -> None:
+    incr = Incr(10, skew=2)
+    assert [incr.pause(now) for now in (1_000, 1_001, 1_009)] == [12, 11, 3]
+    with pytest.raises(ValueError, match="less than the interval"):
+        Incr(10, skew=10)
 
 
 def test_missing_group_is_refused(live_server: Server) -> None:
@@ -276,3 +352,58 @@ def _check_customers(running: list[Sender]) -> None:
             return
         assert time.monotonic() < ends, f"{len(everybody)} customers have a sender"
         time.sleep(0.1)
+
+
+def _divided(bench: Bench) -> tuple[Any, Any]:
+    """Return the module of the jobs, and the group that divides their queue."""
+    jobs = bench.app()
+    group = jobs.app.partition("workers-" + bench.queue[-12:])
+    group.set(interval=3)
+    bench.set_policy(partition=group.name)
+    return jobs, group
+
+
+def _member(bench: Bench, group: Any, name: str) -> Any:
+    return bench.worker("--partition", group.name, "--queue", bench.queue, "--worker-id", name)
+
+
+def test_workers_run_jobs_of_own_shares(bench: Bench) -> None:
+    jobs, group = _divided(bench)
+    for name in ("w0", "w1"):
+        _member(bench, group, name)
+    _until_shared(group.show, 2)
+    epoch = group.show()["epoch"]
+    handles = jobs.app.enqueue_many([jobs.note.job(f"n{n}") for n in range(30)])
+    for handle in handles:
+        handle.result(timeout=SOON)
+    # On a busy machine a member may call too late; then shares move.
+    if group.show()["epoch"] == epoch:
+        of_slots: dict[int, set[str]] = {}
+        for handle in handles:
+            worker = bench.status(handle.id)["runs"][-1]["workerId"]
+            of_slots.setdefault(slot_of_task(handle.id) % 2, set()).add(worker)
+        assert sorted(map(sorted, of_slots.values())) == [["w0"], ["w1"]]
+
+
+def test_share_moves_after_its_jobs_have_ended(bench: Bench) -> None:
+    jobs, group = _divided(bench)
+    first = _member(bench, group, "first")
+    _until_shared(group.show, 1)
+    handles = [jobs.sleep.enqueue(300, f"j{n}") for n in range(14)]
+    for n in range(14):
+        bench.wait_for_record(f"j{n} begins")
+    _member(bench, group, "second")
+    wait_for(lambda: group.show()["state"] == "draining", "a proposal")
+    assert group.show()["replicas"] == 1
+    for handle in handles:
+        handle.cancel()
+    _until_shared(group.show, 2)
+    assert first.stop() == 0
+    assert len(group.show()["members"]) == 1
+    _until_shared(group.show, 1)
+
+
+def test_worker_without_group_ends(bench: Bench) -> None:
+    worker = bench.worker("--partition", "nowhere", "--queue", bench.queue)
+    assert worker.wait() == 1
+    assert "partition group nowhere: 404 ResourceNotFound" in worker.text

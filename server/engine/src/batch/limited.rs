@@ -1,50 +1,38 @@
-//! Wait list of claimWork requests in limited queues: first come first served per queue.
+//! ClaimWork requests in limited queues: first come first served per queue.
 //!
-//! One task tries a queue when a request arrives, on a notification, and when a rate allows the
-//! next start. Every second it also polls all queues for startable runs in one statement, in case a
+//! A queue is tried when a request arrives, on a notification, and when a rate allows the next
+//! start. Every second all queues are polled for startable runs in one statement, in case a
 //! notification was lost.
 //!
 //! Each try is one decision for the queue's first requests, on its own database session. Limited
 //! queues are not part of ticks and do not wait for each other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use sqlx::postgres::PgPool;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::Waiting;
+use super::claim_list::{self, Strategy, Time};
 use super::claimer::{Claimer, QueueClaims};
-use super::delivery::Requeue;
-use super::wait_list::{Answer, RUNS_MAX, ReadSequenced, WaitListParts, Waiter};
+use super::wait_list::{RUNS_MAX, ReadSequenced, WaitListParts, Waiter};
 use crate::decision::marks::AdmissionMarks;
 use crate::decision::metrics::{Dispatch, count_started};
 use crate::decision::{self, Claims, Outcome, Requests};
 use crate::failure::{Failure, OpError};
-use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
-use crate::workers::Workers;
+use crate::notifiers::{Notifiers, SendAway, WaitListNotifier};
 use tenure_store::admission;
 use tenure_store::events::Sequenced;
 use tenure_store::transitions::claim::Worker;
 
-const DECISIONS_MAX: usize = 4;
-/// Poll interval for startable runs, in case a notification was lost.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How far a request may exceed its wait timeout. Bounds how often all waiters are scanned.
-const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
+type Frame = claim_list::Frame<Done>;
 
-enum Done {
+pub(super) enum Done {
     Decided(Box<Decided>),
     Listed(Result<Vec<i32>, sqlx::Error>),
 }
 
-struct Decided {
+pub(super) struct Decided {
     queue: i32,
     claimer: Claimer,
     waiters: Vec<Waiter>,
@@ -76,128 +64,48 @@ struct Queue {
     stale: bool,
 }
 
-pub(super) struct LimitedList {
-    inbox: mpsc::Receiver<Waiter>,
+pub(super) struct LimitedQueues {
     queues: HashMap<i32, Queue>,
     decisions: u64,
     /// Requests of quarantined workers; usually none.
     suspended: Vec<Waiter>,
-    turns: u64,
-    idle: Vec<Claimer>,
-    running: FuturesUnordered<BoxFuture<'static, Done>>,
     looking: bool,
-    next_timeout: Instant,
     pool: PgPool,
     sequenced: ReadSequenced,
     marks: AdmissionMarks,
-    notifiers: Notifiers,
-    workers: Workers,
-    requeue: Requeue,
-    waiting: Waiting,
-    stop: CancellationToken,
 }
 
-impl LimitedList {
-    pub(super) fn new(
-        parts: &WaitListParts<'_>,
-        inbox: mpsc::Receiver<Waiter>,
-        waiting: Waiting,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> Self {
-        Self {
-            inbox,
-            queues: HashMap::new(),
-            decisions: 0,
-            suspended: Vec::new(),
-            turns: 0,
-            idle: (0..DECISIONS_MAX).map(|_| Claimer::new(parts, tasks.clone())).collect(),
-            running: FuturesUnordered::new(),
-            looking: false,
-            next_timeout: Instant::now(),
-            pool: parts.pool.clone(),
-            sequenced: parts.sequenced.clone(),
-            marks: parts.admission_marks.clone(),
-            notifiers: parts.notifiers.clone(),
-            workers: parts.workers.clone(),
-            requeue: parts.requeue.clone(),
-            waiting,
-            stop: stop.clone(),
-        }
-    }
+impl Strategy for LimitedQueues {
+    type Done = Done;
 
-    pub(super) async fn work(mut self) {
-        let mut look = tokio::time::interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let notifiers = self.notifiers.clone();
-        let mut open = true;
-        while open || !self.running.is_empty() {
-            notifiers.limited_list().set_has_requests(self.has_waiters() || !self.running.is_empty());
-            self.decide_ready();
-            let wakes_at = self.wakes_at();
-            tokio::select! {
-                arrived = self.inbox.recv(), if open => match arrived {
-                    Some(waiter) => {
-                        self.enter(waiter);
-                        self.enter_all();
-                    }
-                    None => open = false,
-                },
-                () = notifiers.limited_list().notified() => {}
-                Some(done) = self.running.next() => match done {
-                    Done::Decided(decided) => self.finish(*decided),
-                    Done::Listed(queues) => self.listed(queues),
-                },
-                _ = look.tick(), if fallbacks_are_on() && self.has_waiters() => self.look(),
-                () = tokio::time::sleep_until(wakes_at.into()), if self.has_waiters() => {}
-                () = self.stop.cancelled(), if self.has_waiters() => {}
-            }
-            self.take_notified();
-            self.answer_gone();
-            self.answer_stale();
-            self.answer_timed_out();
-            // Queues without requests are not notified: drop their state.
-            self.queues.retain(|_, queue| queue.deciding || !queue.waiters.is_empty());
-            self.waiting.count(self.queues.values().map(|queue| queue.waiters.len()).sum(), "claim");
-        }
-        for claimer in self.idle {
-            claimer.session.close().await;
-        }
+    const SESSIONS: usize = 4;
+
+    fn notifier(notifiers: &Notifiers) -> &WaitListNotifier {
+        notifiers.limited_list()
     }
 
     fn has_waiters(&self) -> bool {
         !self.suspended.is_empty() || self.queues.values().any(|queue| !queue.waiters.is_empty())
     }
 
-    /// Returns when the first request times out or a queue is worth trying.
-    fn wakes_at(&self) -> Instant {
+    fn count(&self) -> usize {
+        self.queues.values().map(|queue| queue.waiters.len()).sum()
+    }
+
+    fn next_try(&self) -> Option<Instant> {
         let waiting = self.queues.values().filter(|queue| !queue.ready && !queue.deciding && !queue.waiters.is_empty());
-        waiting.filter_map(|queue| queue.next).fold(self.next_timeout, Instant::min)
+        waiting.filter_map(|queue| queue.next).min()
     }
 
-    fn enter_all(&mut self) {
-        while let Ok(waiter) = self.inbox.try_recv() {
-            self.enter(waiter);
-        }
-    }
-
-    /// Adds a request at the end or at its former position.
-    fn enter(&mut self, mut waiter: Waiter) {
-        if waiter.turn == 0 {
-            self.turns += 1;
-            waiter.turn = self.turns;
-        }
-        // Set before the try, which thus finds everything not notified earlier.
-        self.notifiers.limited_list().set_has_requests(true);
-        self.next_timeout = self.next_timeout.min(waiter.until);
+    fn enter(&mut self, waiter: Waiter) {
         let queue = self.queues.entry(waiter.worker().queue).or_default();
         queue.ready |= !queue.blocked || (queue.waiters.is_empty() && !queue.deciding);
         queue.insert(waiter);
     }
 
-    /// Marks queues that were notified or whose next try is due.
-    fn take_notified(&mut self) {
-        for queue in self.notifiers.limited_list().take_claimable() {
+    /// Also marks queues whose next try is due.
+    fn notify(&mut self, frame: &Frame, queues: HashSet<i32>) {
+        for queue in queues {
             if let Some(queue) = self.queues.get_mut(&queue) {
                 (queue.ready, queue.blocked) = (true, false);
             }
@@ -206,11 +114,11 @@ impl LimitedList {
         for queue in self.queues.values_mut().filter(|queue| queue.next.is_some_and(|next| next <= now)) {
             (queue.ready, queue.blocked, queue.next) = (true, false, None);
         }
-        self.resume();
+        self.resume(frame);
     }
 
     /// Polls the blocked queues.
-    fn look(&mut self) {
+    fn look(&mut self, frame: &mut Frame) {
         for queue in self.queues.values_mut() {
             queue.waiters.retain(|waiter| !waiter.reply.is_closed());
         }
@@ -221,7 +129,7 @@ impl LimitedList {
         }
         self.looking = true;
         let (pool, sequenced, marks) = (self.pool.clone(), (self.sequenced)(), self.marks.of_all_queues());
-        self.running.push(Box::pin(async move {
+        frame.running.push(Box::pin(async move {
             let listed = async {
                 let mut conn = pool.acquire().await?;
                 admission::list_startable(&mut conn, sequenced, &queues, &marks).await
@@ -230,7 +138,100 @@ impl LimitedList {
         }));
     }
 
-    fn listed(&mut self, queues: Result<Vec<i32>, sqlx::Error>) {
+    /// Begins a decision for each ready queue while database sessions are idle.
+    fn try_ready(&mut self, frame: &mut Frame) {
+        // Queues without requests are not notified: drop their state.
+        self.queues.retain(|_, queue| queue.deciding || !queue.waiters.is_empty());
+        let ready = self.queues.iter().filter(|(_, queue)| queue.ready && !queue.deciding);
+        let mut ready: Vec<(u64, i32)> = ready.map(|(key, queue)| (queue.tried, *key)).collect();
+        ready.sort_unstable();
+        for (_, key) in ready {
+            let Some(queue) = self.queues.get_mut(&key) else { continue };
+            // Claim nothing for disconnected clients.
+            queue.waiters.retain(|waiter| !waiter.reply.is_closed());
+            if frame.workers.any_quarantined(key) {
+                let mut suspended = queue.take_if(|waiter| frame.workers.is_quarantined(waiter.worker()));
+                suspended.iter_mut().for_each(Waiter::park);
+                self.suspended.extend(suspended);
+            }
+            if queue.waiters.is_empty() {
+                queue.ready = false;
+                continue;
+            }
+            let Some(claimer) = frame.idle.pop() else { return };
+            let waiters = queue.take_first();
+            (queue.ready, queue.deciding, queue.next) = (false, true, None);
+            queue.changes = frame.notifiers.limited_changes();
+            self.decisions += 1;
+            queue.tried = self.decisions;
+            let (sequenced, marks) = (self.sequenced.clone(), self.marks.clone());
+            frame.running.push(Box::pin(decide(key, claimer, waiters, sequenced, marks)));
+        }
+    }
+
+    fn finish(&mut self, frame: &mut Frame, done: Done) {
+        match done {
+            Done::Decided(decided) => self.finish_decision(frame, *decided),
+            Done::Listed(queues) => self.finish_look(frame, queues),
+        }
+    }
+
+    fn end_timed_out(&mut self, frame: &Frame, time: Time) -> Option<Instant> {
+        for queue in self.queues.values_mut() {
+            let is_to_be_tried = queue.ready || queue.deciding;
+            for waiter in queue.take_if(|waiter| time.is_over(waiter, is_to_be_tried)) {
+                waiter.end(&frame.requeue);
+            }
+        }
+        for waiter in self.suspended.extract_if(.., |waiter| time.is_over(waiter, false)) {
+            waiter.end(&frame.requeue);
+        }
+        let waiting = self.queues.values().flat_map(|queue| &queue.waiters).chain(&self.suspended);
+        waiting.map(|waiter| waiter.until).min()
+    }
+
+    fn send_away(&mut self, frame: &Frame, SendAway { worker, done }: SendAway) {
+        let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
+        if let Some(queue) = self.queues.get_mut(&worker.queue) {
+            gone.extend(queue.take_if(|waiter| waiter.is_of(&worker)));
+        }
+        let deciding = self.queues.get_mut(&worker.queue).filter(|queue| queue.deciding);
+        gone.into_iter().for_each(|waiter| waiter.end(&frame.requeue));
+        match deciding {
+            // The decision may include a request of the worker.
+            Some(queue) => queue.leaving.push(SendAway { worker, done }),
+            // The remover may have stopped waiting.
+            None => drop(done.send(())),
+        }
+    }
+
+    fn drop_keys(&mut self) {
+        for queue in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.hand_over(queue);
+        }
+        for queue in self.queues.values_mut().filter(|queue| queue.deciding) {
+            queue.stale = true;
+        }
+        for waiter in self.suspended.drain(..) {
+            drop(waiter.reply.send(Err(OpError::StaleQueue)));
+        }
+    }
+}
+
+impl LimitedQueues {
+    pub(super) fn new(parts: &WaitListParts<'_>) -> Self {
+        Self {
+            queues: HashMap::new(),
+            decisions: 0,
+            suspended: Vec::new(),
+            looking: false,
+            pool: parts.pool.clone(),
+            sequenced: parts.sequenced.clone(),
+            marks: parts.admission_marks.clone(),
+        }
+    }
+
+    fn finish_look(&mut self, frame: &Frame, queues: Result<Vec<i32>, sqlx::Error>) {
         self.looking = false;
         for queue in queues.unwrap_or_default() {
             if let Some(queue) = self.queues.get_mut(&queue) {
@@ -238,7 +239,7 @@ impl LimitedList {
             }
         }
         // A change by a server of another release shows only in `is_limited`.
-        for queue in self.queues.keys().copied().filter(|queue| !self.notifiers.is_limited(*queue)).collect::<Vec<_>>()
+        for queue in self.queues.keys().copied().filter(|queue| !frame.notifiers.is_limited(*queue)).collect::<Vec<_>>()
         {
             self.hand_over(queue);
         }
@@ -252,50 +253,21 @@ impl LimitedList {
         }
     }
 
-    fn resume(&mut self) {
+    fn resume(&mut self, frame: &Frame) {
         if self.suspended.is_empty() {
             return;
         }
         self.suspended.retain(|waiter| !waiter.reply.is_closed());
-        let free = self.suspended.extract_if(.., |waiter| !self.workers.is_quarantined(waiter.worker()));
+        let free = self.suspended.extract_if(.., |waiter| !frame.workers.is_quarantined(waiter.worker()));
         for waiter in free.collect::<Vec<_>>() {
             self.enter(waiter);
         }
     }
 
-    /// Begins a decision for each ready queue while database sessions are idle.
-    fn decide_ready(&mut self) {
-        let ready = self.queues.iter().filter(|(_, queue)| queue.ready && !queue.deciding);
-        let mut ready: Vec<(u64, i32)> = ready.map(|(key, queue)| (queue.tried, *key)).collect();
-        ready.sort_unstable();
-        for (_, key) in ready {
-            let Some(queue) = self.queues.get_mut(&key) else { continue };
-            // Claim nothing for disconnected clients.
-            queue.waiters.retain(|waiter| !waiter.reply.is_closed());
-            if self.workers.any_quarantined(key) {
-                let mut suspended = queue.take_if(|waiter| self.workers.is_quarantined(waiter.worker()));
-                suspended.iter_mut().for_each(Waiter::park);
-                self.suspended.extend(suspended);
-            }
-            if queue.waiters.is_empty() {
-                queue.ready = false;
-                continue;
-            }
-            let Some(claimer) = self.idle.pop() else { return };
-            let waiters = queue.take_first();
-            (queue.ready, queue.deciding, queue.next) = (false, true, None);
-            queue.changes = self.notifiers.limited_changes();
-            self.decisions += 1;
-            queue.tried = self.decisions;
-            let (sequenced, marks) = (self.sequenced.clone(), self.marks.clone());
-            self.running.push(Box::pin(decide(key, claimer, waiters, sequenced, marks)));
-        }
-    }
-
     /// Delivers the claims of a decision. Requests without claims keep waiting.
-    fn finish(&mut self, decided: Decided) {
+    fn finish_decision(&mut self, frame: &mut Frame, decided: Decided) {
         let Decided { queue: key, claimer, waiters, found, began } = decided;
-        self.idle.push(claimer);
+        frame.idle.push(claimer);
         let queue = self.queues.entry(key).or_default();
         queue.deciding = false;
         // Dropped at the end, when no request of these workers waits.
@@ -305,7 +277,7 @@ impl LimitedList {
             Ok(DecisionResult::Claims { claims, more, next_in }) => (claims, more, next_in),
             Ok(DecisionResult::NotLimited) => {
                 queue.waiters.extend(waiters);
-                self.notifiers.set_unlimited(key, queue.changes);
+                frame.notifiers.set_unlimited(key, queue.changes);
                 self.hand_over(key);
                 return;
             }
@@ -326,7 +298,7 @@ impl LimitedList {
                 if is_stale {
                     drop(waiter.reply.send(Err(OpError::StaleQueue)));
                 } else {
-                    waiter.end(&self.requeue);
+                    waiter.end(&frame.requeue);
                 }
                 continue;
             }
@@ -337,7 +309,7 @@ impl LimitedList {
                     continue;
                 }
                 _ => {
-                    self.next_timeout = self.next_timeout.min(waiter.until);
+                    frame.note_timeout(&waiter);
                     waiter.park();
                     queue.insert(waiter);
                     all_served = false;
@@ -347,85 +319,20 @@ impl LimitedList {
             #[cfg(feature = "test-util")]
             let granted = tenure_store::breakage::perhaps_twice(granted);
             // Quarantined meanwhile: dropping the guard requeues the claims.
-            if self.workers.is_quarantined(waiter.worker()) {
+            if frame.workers.is_quarantined(waiter.worker()) {
                 waiter.park();
                 self.suspended.push(waiter);
                 continue;
             }
-            let waited = waiter.waited(began);
-            // If the receiver is gone, the guard requeues the claims.
-            drop(waiter.reply.send(Ok(Answer { claims: granted, delivery, waited })));
+            waiter.answer(granted, delivery, began);
         }
         // Later requests were not decided. If an earlier one got nothing, nothing may start for
         // them either.
         queue.ready |= more || (all_served && !queue.waiters.is_empty());
         queue.blocked = !queue.ready;
         queue.next = next_in.map(|next| Instant::now() + next);
-        if !self.notifiers.is_limited(key) {
+        if !frame.notifiers.is_limited(key) {
             self.hand_over(key);
-        }
-    }
-
-    /// Ends timed-out requests without claims; all requests once the list is stopped.
-    fn answer_timed_out(&mut self) {
-        let (now, stopping, requeue) = (Instant::now(), self.stop.is_cancelled(), &self.requeue);
-        if self.next_timeout > now && !stopping {
-            return;
-        }
-        let mut next = now + LOOK_EVERY;
-        for queue in self.queues.values_mut() {
-            // Even a wait timeout of zero gets one try.
-            let grace = if queue.ready || queue.deciding { LOOK_EVERY } else { Duration::ZERO };
-            for waiter in queue.take_if(|waiter| stopping || waiter.until + grace <= now) {
-                waiter.end(requeue);
-            }
-            next = queue.waiters.iter().fold(next, |next, waiter| next.min(waiter.until));
-        }
-        for waiter in self.suspended.extract_if(.., |waiter| stopping || waiter.until <= now) {
-            waiter.end(requeue);
-        }
-        let first = self.suspended.iter().map(|waiter| waiter.until).min();
-        self.next_timeout = first.map_or(next, |first| next.min(first)).max(now + TIMEOUT_GRAIN);
-    }
-
-    /// Ends requests of removed workers without claims.
-    fn answer_gone(&mut self) {
-        let leaving = self.notifiers.limited_list().take_gone();
-        if !leaving.is_empty() {
-            // Includes requests sent before the removal.
-            self.enter_all();
-        }
-        for SendAway { worker, done } in leaving {
-            let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
-            if let Some(queue) = self.queues.get_mut(&worker.queue) {
-                gone.extend(queue.take_if(|waiter| waiter.is_of(&worker)));
-            }
-            let deciding = self.queues.get_mut(&worker.queue).filter(|queue| queue.deciding);
-            gone.into_iter().for_each(|waiter| waiter.end(&self.requeue));
-            match deciding {
-                // The decision may include a request of the worker.
-                Some(queue) => queue.leaving.push(SendAway { worker, done }),
-                // The remover may have stopped waiting.
-                None => drop(done.send(())),
-            }
-        }
-    }
-
-    /// If queue keys may be lost, ends all requests with [`OpError::StaleQueue`]: they look up
-    /// their keys again.
-    fn answer_stale(&mut self) {
-        if !self.notifiers.limited_list().take_stale_keys() {
-            return;
-        }
-        self.enter_all();
-        for queue in self.queues.keys().copied().collect::<Vec<_>>() {
-            self.hand_over(queue);
-        }
-        for queue in self.queues.values_mut().filter(|queue| queue.deciding) {
-            queue.stale = true;
-        }
-        for waiter in self.suspended.drain(..) {
-            drop(waiter.reply.send(Err(OpError::StaleQueue)));
         }
     }
 }

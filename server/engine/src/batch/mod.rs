@@ -11,6 +11,7 @@
 //! time. Members gather during its commit, so there are fewer commits.
 
 mod blocking_path;
+mod claim_list;
 mod claimer;
 mod company;
 pub mod continuity_check;

@@ -4,35 +4,24 @@
 //! A request is tried when it arrives, on a notification of its queue, and every second, which also
 //! finds that its map is no longer active.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
 
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use sqlx::PgConnection;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::Waiting;
+use super::claim_list::{self, Strategy, Time};
 use super::claimer::Claimer;
-use super::delivery::{Delivery, Requeue};
+use super::delivery::Delivery;
 use super::low_water_marks::LowWaterMarks;
-use super::wait_list::{Answer, ClaimWork, Share, WaitListParts, Waiter};
+use super::wait_list::{ClaimWork, Share, WaitListParts, Waiter};
 use crate::failure::{Failure, OpError};
-use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
-use crate::workers::Workers;
+use crate::notifiers::{Notifiers, SendAway, WaitListNotifier};
 use tenure_domain::task::Granted;
 use tenure_store::partitions::{self, ShareCheck};
 use tenure_store::transitions::claim::{self, ShareWant};
 
-/// Concurrent claims, each with its own session.
-const CLAIMS_MAX: usize = 2;
-const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How far a request may exceed its wait timeout.
-const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
+type Frame = claim_list::Frame<Tried>;
 
 struct Entry {
     waiter: Waiter,
@@ -41,7 +30,7 @@ struct Entry {
 }
 
 /// The result of a try.
-struct Tried {
+pub(super) struct Tried {
     claimer: Claimer,
     waiter: Waiter,
     /// Number of the queue's last notification before the try.
@@ -50,130 +39,87 @@ struct Tried {
     began: Instant,
 }
 
-pub(super) struct ShareList {
-    inbox: mpsc::Receiver<Waiter>,
+pub(super) struct ShareClaims {
     entries: VecDeque<Entry>,
     /// Sequence numbers of requests that are being tried.
     trying: Vec<u64>,
     /// Removed workers with requests being tried, and the numbers of the requests.
     leaving: Vec<(SendAway, Vec<u64>)>,
-    turns: u64,
-    idle: Vec<Claimer>,
-    running: FuturesUnordered<BoxFuture<'static, Tried>>,
-    next_timeout: Instant,
     low_water_marks: LowWaterMarks,
-    notifiers: Notifiers,
-    workers: Workers,
-    requeue: Requeue,
-    waiting: Waiting,
-    stop: CancellationToken,
 }
 
-impl ShareList {
-    pub(super) fn new(
-        parts: &WaitListParts<'_>,
-        inbox: mpsc::Receiver<Waiter>,
-        waiting: Waiting,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> Self {
+impl ShareClaims {
+    pub(super) fn new(parts: &WaitListParts<'_>) -> Self {
         Self {
-            inbox,
             entries: VecDeque::new(),
             trying: Vec::new(),
             leaving: Vec::new(),
-            turns: 0,
-            idle: (0..CLAIMS_MAX).map(|_| Claimer::new(parts, tasks.clone())).collect(),
-            running: FuturesUnordered::new(),
-            next_timeout: Instant::now(),
             low_water_marks: parts.low_water_marks.clone(),
-            notifiers: parts.notifiers.clone(),
-            workers: parts.workers.clone(),
-            requeue: parts.requeue.clone(),
-            waiting,
-            stop: stop.clone(),
         }
     }
 
-    pub(super) async fn work(mut self) {
-        let mut retry = tokio::time::interval(RETRY_EVERY);
-        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let notifiers = self.notifiers.clone();
-        let mut open = true;
-        while open || !self.running.is_empty() {
-            notifiers.share_list().set_has_requests(!self.entries.is_empty() || !self.running.is_empty());
-            self.try_ready();
-            let has_waiters = !self.entries.is_empty();
-            tokio::select! {
-                arrived = self.inbox.recv(), if open => match arrived {
-                    Some(waiter) => {
-                        self.enter(waiter);
-                        self.enter_all();
-                    }
-                    None => open = false,
-                },
-                () = notifiers.share_list().notified() => {}
-                Some(tried) = self.running.next() => self.finish(tried),
-                _ = retry.tick(), if fallbacks_are_on() && has_waiters => {
-                    self.entries.iter_mut().for_each(|entry| entry.ready = true);
-                }
-                () = tokio::time::sleep_until(self.next_timeout.into()), if has_waiters => {}
-                () = self.stop.cancelled(), if has_waiters => {}
-            }
-            let notified = notifiers.share_list().take_claimable();
-            for entry in self.entries.iter_mut().filter(|entry| notified.contains(&entry.waiter.worker().queue)) {
-                entry.ready = true;
-            }
-            self.answer_gone();
-            self.answer_stale();
-            self.answer_timed_out();
-            self.waiting.count(self.entries.len(), "claim");
-        }
-        for claimer in self.idle {
-            claimer.session.close().await;
-        }
+    fn take_if(&mut self, wanted: impl Fn(&Entry) -> bool) -> Vec<Waiter> {
+        let (taken, rest): (VecDeque<Entry>, _) = std::mem::take(&mut self.entries).into_iter().partition(wanted);
+        self.entries = rest;
+        taken.into_iter().map(|entry| entry.waiter).collect()
+    }
+}
+
+impl Strategy for ShareClaims {
+    type Done = Tried;
+
+    const SESSIONS: usize = 2;
+
+    fn notifier(notifiers: &Notifiers) -> &WaitListNotifier {
+        notifiers.share_list()
     }
 
-    fn enter_all(&mut self) {
-        while let Ok(waiter) = self.inbox.try_recv() {
-            self.enter(waiter);
-        }
+    fn has_waiters(&self) -> bool {
+        !self.entries.is_empty()
     }
 
-    fn enter(&mut self, mut waiter: Waiter) {
-        self.turns += 1;
-        waiter.turn = self.turns;
-        // Set before the try, which thus finds everything not notified earlier.
-        self.notifiers.share_list().set_has_requests(true);
-        self.next_timeout = self.next_timeout.min(waiter.until);
+    fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn enter(&mut self, waiter: Waiter) {
         self.entries.push_back(Entry { waiter, ready: true });
     }
 
-    /// Begins a try of each ready request while sessions are idle.
-    fn try_ready(&mut self) {
-        // Claim nothing for disconnected clients.
-        self.entries.retain(|entry| !entry.waiter.reply.is_closed());
-        while let Some(at) = self.entries.iter().position(|entry| entry.ready) {
-            let Some(claimer) = self.idle.pop() else { return };
-            let Some(Entry { mut waiter, .. }) = self.entries.remove(at) else { return };
-            if self.workers.is_quarantined(waiter.worker()) {
-                // Tried again every second.
-                waiter.park();
-                self.entries.push_back(Entry { waiter, ready: false });
-                self.idle.push(claimer);
-                continue;
-            }
-            let queue = waiter.worker().queue;
-            let generation = self.notifiers.generation(queue);
-            self.trying.push(waiter.turn);
-            let marks = self.low_water_marks.clone();
-            self.running.push(Box::pin(attempt(claimer, waiter, marks, generation)));
+    fn notify(&mut self, _: &Frame, queues: HashSet<i32>) {
+        for entry in self.entries.iter_mut().filter(|entry| queues.contains(&entry.waiter.worker().queue)) {
+            entry.ready = true;
         }
     }
 
-    fn finish(&mut self, tried: Tried) {
+    fn look(&mut self, _: &mut Frame) {
+        self.entries.iter_mut().for_each(|entry| entry.ready = true);
+    }
+
+    fn try_ready(&mut self, frame: &mut Frame) {
+        // Claim nothing for disconnected clients.
+        self.entries.retain(|entry| !entry.waiter.reply.is_closed());
+        while let Some(at) = self.entries.iter().position(|entry| entry.ready) {
+            let Some(claimer) = frame.idle.pop() else { return };
+            let Some(Entry { mut waiter, .. }) = self.entries.remove(at) else { return };
+            if frame.workers.is_quarantined(waiter.worker()) {
+                // Tried again every second.
+                waiter.park();
+                self.entries.push_back(Entry { waiter, ready: false });
+                frame.idle.push(claimer);
+                continue;
+            }
+            let queue = waiter.worker().queue;
+            let generation = frame.notifiers.generation(queue);
+            self.trying.push(waiter.turn);
+            let marks = self.low_water_marks.clone();
+            frame.running.push(Box::pin(attempt(claimer, waiter, marks, generation)));
+        }
+    }
+
+    fn finish(&mut self, frame: &mut Frame, tried: Tried) {
         let Tried { claimer, mut waiter, generation, found, began } = tried;
-        self.idle.push(claimer);
+        frame.idle.push(claimer);
         self.trying.retain(|turn| *turn != waiter.turn);
         let is_gone = self.leaving.iter().any(|(away, _)| waiter.is_of(&away.worker));
         for (_, turns) in &mut self.leaving {
@@ -184,20 +130,16 @@ impl ShareList {
         self.leaving = rest;
         match found {
             // Removed or quarantined meanwhile: dropping the guard requeues the claims.
-            Ok(Some(claims)) if is_gone || self.workers.is_quarantined(waiter.worker()) => {
+            Ok(Some(claims)) if is_gone || frame.workers.is_quarantined(waiter.worker()) => {
                 drop(claims);
-                waiter.end(&self.requeue);
+                waiter.end(&frame.requeue);
             }
-            Ok(Some((claims, delivery))) => {
-                let waited = waiter.waited(began);
-                // If the receiver is gone, the guard requeues the claims.
-                drop(waiter.reply.send(Ok(Answer { claims, delivery, waited })));
-            }
-            Ok(None) if is_gone => waiter.end(&self.requeue),
+            Ok(Some((claims, delivery))) => waiter.answer(claims, delivery, began),
+            Ok(None) if is_gone => waiter.end(&frame.requeue),
             Ok(None) => {
                 waiter.park();
-                self.next_timeout = self.next_timeout.min(waiter.until);
-                let ready = self.notifiers.generation(waiter.worker().queue) != generation;
+                frame.note_timeout(&waiter);
+                let ready = frame.notifiers.generation(waiter.worker().queue) != generation;
                 self.entries.push_back(Entry { waiter, ready });
             }
             Err(error) => drop(waiter.reply.send(Err(error))),
@@ -208,52 +150,26 @@ impl ShareList {
         }
     }
 
-    fn take_if(&mut self, wanted: impl Fn(&Entry) -> bool) -> Vec<Waiter> {
-        let (taken, rest): (VecDeque<Entry>, _) = std::mem::take(&mut self.entries).into_iter().partition(wanted);
-        self.entries = rest;
-        taken.into_iter().map(|entry| entry.waiter).collect()
+    fn end_timed_out(&mut self, frame: &Frame, time: Time) -> Option<Instant> {
+        for waiter in self.take_if(|entry| time.is_over(&entry.waiter, entry.ready)) {
+            waiter.end(&frame.requeue);
+        }
+        self.entries.iter().map(|entry| entry.waiter.until).min()
     }
 
-    /// Ends timed-out requests without claims; all requests once the list is stopped.
-    fn answer_timed_out(&mut self) {
-        let (now, stopping) = (Instant::now(), self.stop.is_cancelled());
-        if self.next_timeout > now && !stopping {
-            return;
+    fn send_away(&mut self, frame: &Frame, away: SendAway) {
+        for waiter in self.take_if(|entry| entry.waiter.is_of(&away.worker)) {
+            waiter.end(&frame.requeue);
         }
-        // Even a wait timeout of zero gets one try.
-        let grace = |entry: &Entry| if entry.ready { RETRY_EVERY } else { Duration::ZERO };
-        for waiter in self.take_if(|entry| stopping || entry.waiter.until + grace(entry) <= now) {
-            waiter.end(&self.requeue);
-        }
-        let next = self.entries.iter().map(|entry| entry.waiter.until).min();
-        self.next_timeout = next.unwrap_or(now + RETRY_EVERY).max(now + TIMEOUT_GRAIN);
-    }
-
-    /// Ends requests of removed workers without claims.
-    fn answer_gone(&mut self) {
-        let leaving = self.notifiers.share_list().take_gone();
-        if !leaving.is_empty() {
-            // Includes requests sent before the removal.
-            self.enter_all();
-        }
-        for away in leaving {
-            for waiter in self.take_if(|entry| entry.waiter.is_of(&away.worker)) {
-                waiter.end(&self.requeue);
-            }
-            if self.trying.is_empty() {
-                let _gone = away.done.send(());
-            } else {
-                self.leaving.push((away, self.trying.clone()));
-            }
+        if self.trying.is_empty() {
+            // The remover may have stopped waiting.
+            let _gone = away.done.send(());
+        } else {
+            self.leaving.push((away, self.trying.clone()));
         }
     }
 
-    /// If queue keys may be lost, ends all requests so that they look up their keys again.
-    fn answer_stale(&mut self) {
-        if !self.notifiers.share_list().take_stale_keys() {
-            return;
-        }
-        self.enter_all();
+    fn drop_keys(&mut self) {
         for entry in self.entries.drain(..) {
             drop(entry.waiter.reply.send(Err(OpError::StaleQueue)));
         }

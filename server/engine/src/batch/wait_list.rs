@@ -18,13 +18,14 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::Waiting;
+use super::claim_list::ClaimList;
 use super::claimer::{Claimer, Guarded, QueueClaims, recent_claim, shed};
 use super::delivery::{Delivery, Requeue};
 use super::figures::Figures;
-use super::limited::LimitedList;
+use super::limited::LimitedQueues;
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
-use super::shares::ShareList;
+use super::shares::ShareClaims;
 use super::tick::{APART, Arrivals, ClaimSeats, Committed, Kind, NotDone, Permit, TickLoop, Ticks, Turn};
 use crate::decision::marks::AdmissionMarks;
 use crate::essential;
@@ -115,6 +116,13 @@ impl Waiter {
         self.parked.map_or(Duration::ZERO, |parked| until.saturating_duration_since(parked))
     }
 
+    /// Ends the request with claims of a try that began at `began`. If the caller is gone, the guard
+    /// requeues them.
+    pub(super) fn answer(self, claims: Vec<Granted>, delivery: Delivery, began: Instant) {
+        let waited = self.waited(began);
+        drop(self.reply.send(Ok(Answer { claims, delivery, waited })));
+    }
+
     /// Ends the request without claims. The caller may be gone.
     pub(super) fn end(self, requeue: &Requeue) {
         let waited = self.waited(Instant::now());
@@ -202,9 +210,11 @@ impl WaitList {
         };
         let queues = loops.iter().enumerate().map(start).collect();
         let (limited, inbox) = mpsc::channel(WAITING_MAX);
-        essential::spawn(tasks, LimitedList::new(parts, inbox, waiting.clone(), tasks, stop).work());
+        let list = ClaimList::new(LimitedQueues::new(parts), parts, inbox, waiting.clone(), tasks, stop);
+        essential::spawn(tasks, list.work());
         let (shares, inbox) = mpsc::channel(WAITING_MAX);
-        essential::spawn(tasks, ShareList::new(parts, inbox, waiting, tasks, stop).work());
+        let list = ClaimList::new(ShareClaims::new(parts), parts, inbox, waiting, tasks, stop);
+        essential::spawn(tasks, list.work());
         Self {
             queues,
             limited,
@@ -530,12 +540,10 @@ impl WaitListWorker {
                 self.suspended.push(waiter);
                 continue;
             }
-            let waited = waiter.waited(began);
             if let (Some(tick), Some(span)) = (tick, &waiter.span) {
                 tick.link(span);
             }
-            // If the receiver is gone, the guard requeues the claims.
-            drop(waiter.reply.send(Ok(Answer { claims, delivery, waited })));
+            waiter.answer(claims, delivery, began);
         }
         if claims_found.more && waiting.len() == asked {
             self.order.pass_over(queue);

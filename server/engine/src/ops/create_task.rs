@@ -12,6 +12,7 @@ use super::guarded::{self, Locking, Made, Wanted};
 use super::unstored::{Unstored, diagnose};
 use crate::batch::tick::Kind;
 use crate::batch::{Batcher, Operation, Verdict};
+use crate::events::sequencer::Sequencer;
 use crate::notifiers::Effects;
 use crate::statistics::Creation;
 use crate::traces;
@@ -34,12 +35,17 @@ const LOOKUPS_MAX: u32 = 3;
 
 pub struct CreateTask {
     /// Caches which queues have a policy.
-    pub queues: Queues,
+    queues: Queues,
     /// Position after which counter changes are read.
-    pub sequenced: Arc<dyn Fn() -> Sequenced + Send + Sync>,
+    sequenced: Arc<dyn Fn() -> Sequenced + Send + Sync>,
 }
 
 impl CreateTask {
+    #[must_use]
+    pub fn new(queues: &Queues, sequencer: &Sequencer) -> Self {
+        Self { queues: queues.clone(), sequenced: sequencer.reader() }
+    }
+
     fn without_dependencies<'a>(&self, members: &[&'a NewTaskInQueue]) -> Vec<Member<'a>> {
         let plain = |member: &&'a NewTaskInQueue| Member {
             task: &member.task,

@@ -207,11 +207,9 @@ pub fn random_receipt() -> Receipt {
     Receipt((high ^ low).cast_signed())
 }
 
-pub struct DeleteMessages {
-    /// If a message is deleted before its run is claimed, the run's next message appears after this
-    /// time.
-    pub visibility: Duration,
-}
+/// If a message is deleted before its run is claimed, the run's next message appears after this
+/// time.
+pub struct DeleteMessages(pub Duration);
 
 #[derive(Debug, Clone, Copy)]
 pub struct DeleteRequest {
@@ -243,7 +241,7 @@ impl Operation for DeleteMessages {
     }
 
     fn statement(&self, members: &[&DeleteRequest]) -> Option<Statement> {
-        Some(hot::delete_statement(&deletions(members), self.visibility))
+        Some(hot::delete_statement(&deletions(members), self.0))
     }
 
     fn decode(

@@ -5,6 +5,7 @@ mod checkpoints;
 mod held;
 mod measure;
 mod sessions;
+mod shares;
 
 use tenure_api::states::TaskState;
 use tenure_domain::policy::counts::Counted;

@@ -12,7 +12,8 @@ use crate::support::*;
 ///
 /// The database has a pending task and its dependent; one claimed in its second run for a session;
 /// a completed one whose group event was emitted; one scheduled by request; a delayed one; an ended
-/// session with two inbox items; and an item about a command for the claimed task.
+/// session with two inbox items; an item about a command for the claimed task; and a group that
+/// drains, which divides a queue with a pending task.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -123,6 +124,18 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE pending SET traits = COALESCE(traits, 0) | 256", "Backlogs: the bytes equal"),
     ("UPDATE counters SET bytes = bytes + 1", "Backlogs: the bytes equal"),
     ("UPDATE outbox_new SET bytes = ARRAY[1] WHERE cardinality(queues) = 1", "Backlogs: the bytes equal"),
+    ("UPDATE partition_members SET share = 0 WHERE share = 1", "Partitions: a share of the active map"),
+    ("UPDATE partition_groups SET replicas = 1", "Partitions: a share of the active map"),
+    ("UPDATE partition_members SET next_share = NULL WHERE next_share = 2", "Partitions: a share of the active map"),
+    ("UPDATE partition_members SET next_share = 1", "Partitions: a share of the active map"),
+    ("UPDATE partition_groups SET proposed = epoch", "Partitions: numbers of maps"),
+    ("UPDATE partition_groups SET number = number - 1", "Partitions: numbers of maps"),
+    ("UPDATE partition_groups SET next_replicas = NULL, draining_since = NULL", "Partitions: numbers of maps"),
+    ("UPDATE partition_members SET acked = true WHERE share IS NULL", "Partitions: numbers of maps"),
+    ("DELETE FROM partition_groups", "Partitions: numbers of maps"),
+    ("UPDATE task_queues SET traits = NULL WHERE partition IS NOT NULL", "Partitions: a queue with a group"),
+    ("DELETE FROM partition_groups", "Partitions: a queue with a group"),
+    ("UPDATE pending SET traits = NULL WHERE traits & 512 <> 0", "Partitions: a queue with a group"),
     ("INSERT INTO outbox_order SELECT 1000, 1, 1000000", "I5: each outbox row has one position"),
     ("DELETE FROM outbox", "I5: each outbox row has one position"),
     (
@@ -236,6 +249,17 @@ async fn with_some_tasks() -> TestDatabase {
     pause(&queue, "proj/paused").await;
     let delayed = queue.create_one("proj/later").await;
     hold(&mut database.connect().await, delayed, 600.0).await;
+    queue.create_one("proj/divided").await;
+    let group = "
+        INSERT INTO partition_groups
+            (name, tick_interval, drain_timeout, epoch, replicas, proposed, next_replicas, draining_since, number, since, created)
+        VALUES ('mail', 10, 0, 1, 2, 2, 3, now(), 100, 99, now());
+        INSERT INTO partition_members (grp, member, joined, ticked, share, next_share, acked)
+        SELECT g.id, m.* FROM partition_groups g,
+            (VALUES ('a', 90, 100, 0, 0, true), ('b', 90, 100, 1, 1, false), ('c', 98, 100, NULL, 2, false)) m;
+        UPDATE task_queues SET traits = 512, partition = (SELECT id FROM partition_groups) WHERE name = 'proj/divided';
+        UPDATE pending SET traits = 512 WHERE queue = (SELECT id FROM task_queues WHERE name = 'proj/divided')";
+    sqlx::raw_sql(group).execute(database.pool()).await.unwrap();
     let sessions = "
         WITH s AS (
             INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)

@@ -60,6 +60,42 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t13_changed_weight_and_capacity_count_for_next_runs() {
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
+    let one = rig.start_session(QUEUE, "one", json!({"weight": 5, "capacity": 3})).await;
+    let two = rig.start_session(QUEUE, "two", json!({"weight": 1, "capacity": 3})).await;
+    let state = async |session: &str, body: Value| {
+        ok(rig.call("POST", &format!("{TENURE_API}/sessions/{session}/renew"), Some(&body)).await);
+    };
+    let next = async || {
+        let task = json!(create(&rig, None).await);
+        rig.advance(0.0).await;
+        task
+    };
+    let running = next().await;
+    let claim = accept(&rig, &one, "one", &running, 0).await;
+    assert_eq!(claim.status, 200, "{}", claim.body);
+    state(&two, json!({"weight": 9})).await;
+    let second = next().await;
+    assert_eq!(assigned(&rig, &two).await, std::slice::from_ref(&second), "the weight of the next run");
+    state(&two, json!({"capacity": 1})).await;
+    let third = next().await;
+    assert_eq!(assigned(&rig, &one).await, std::slice::from_ref(&third));
+    // Neither loses the runs that it has.
+    state(&one, json!({"capacity": 0})).await;
+    let fourth = next().await;
+    assert_eq!(assigned(&rig, &one).await, std::slice::from_ref(&third));
+    assert_eq!(assigned(&rig, &two).await, std::slice::from_ref(&second));
+    let path = format!("{}/reclaim", run_of(&claim.body));
+    ok(call(&mut rig.client(), &credentials_of(&claim.body), "POST", &path, Some(&json!({}))).await);
+    state(&two, json!({"capacity": 2})).await;
+    rig.advance(0.0).await;
+    assert_eq!(assigned(&rig, &two).await, [second, fourth]);
+    rig.report(&claim.body, "completed", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;

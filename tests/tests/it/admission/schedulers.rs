@@ -1,5 +1,5 @@
 //! The scheduler of a queue: which server it is, and how the runs of a lost scheduler are assigned
-//! again. Rows T8 and T11.
+//! again. Rows T8, T9 and T11.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,8 @@ use crate::rig::{finish, refusal, stderr, stdout, tenure};
 
 /// Runs of each kind: assigned, accepted, completed.
 const EACH: usize = 10;
+/// In seconds, of the manual clock.
+const COMPLETE_TIME: i64 = 600;
 
 async fn servers(rig: &Rig) -> Vec<Value> {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/servers"), None).await);
@@ -88,8 +90,12 @@ struct Given {
 
 impl Given {
     fn accepted(&self) -> BTreeSet<String> {
-        self.accepted.iter().map(|claim| claim["status"]["taskId"].as_str().unwrap().to_owned()).collect()
+        tasks_of(&self.accepted)
     }
+}
+
+fn tasks_of(claims: &[Value]) -> BTreeSet<String> {
+    claims.iter().map(|claim| claim["status"]["taskId"].as_str().unwrap().to_owned()).collect()
 }
 
 fn names(tasks: &[Value]) -> BTreeSet<String> {
@@ -121,8 +127,7 @@ async fn give_out(rig: &Rig) -> (Given, String) {
     ok(rig.call("POST", &format!("{TENURE_API}/sessions/{mine}/renew"), Some(&json!({"capacity": 0}))).await);
     let next = rig.start_session(QUEUE, "w2", json!({"capacity": 100})).await;
     let given = Given { session: mine, assigned: names(&all[..EACH]), completed: BTreeSet::new(), accepted };
-    let completed = completed.iter().map(|claim| claim["status"]["taskId"].as_str().unwrap().to_owned()).collect();
-    (Given { completed, ..given }, next)
+    (Given { completed: tasks_of(&completed), ..given }, next)
 }
 
 async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
@@ -186,6 +191,38 @@ async fn t8_killed_scheduler_is_replaced_and_its_runs_reassigned() {
     everything_is_given_out_again(&rig, &given, &next).await;
     let notes = notes(&rig).await;
     assert_eq!(notes.iter().filter(|note| note.3.as_deref() == Some("lost")).count(), 1, "{notes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t9_accepted_runs_move_one_complete_time_after_their_scheduler() {
+    let manual = |launch: Launch| launch.flag("--clock", "manual").flag("--scheduler-weight", "1");
+    let rig = Rig::start_with(|launch| manual(launch).flag("--claim-work-wait", "0s")).await;
+    let mut heavy = launch(&rig, "heavy", 5).flag("--clock", "manual").start(rig.folder.path(), "heavy").await;
+    let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign",
+        "completeTime": COMPLETE_TIME});
+    rig.put_policy(QUEUE, &policy).await;
+    until_scheduler(&rig, |name| name == "heavy").await;
+    let (given, next) = give_out(&rig).await;
+    heavy.kill().unwrap();
+    until_scheduler(&rig, |name| name != "heavy").await;
+    assert_eq!(given_to(&rig, &next, EACH).await, given.assigned, "at once what was not accepted");
+    let (done, left) = given.accepted.split_at(EACH / 2);
+    for claim in done {
+        rig.report(claim, "completed", None).await;
+    }
+    rig.advance(COMPLETE_TIME / 2).await;
+    assert_eq!(runs_of(&rig, &tasks_of(left)).await, all_are(1, "running"), "they have one more complete time");
+    rig.advance(COMPLETE_TIME / 2 + 1).await;
+    let again = given_to(&rig, &next, EACH + left.len()).await;
+    assert_eq!(again, given.assigned.union(&tasks_of(left)).cloned().collect());
+    for tasks in [&given.completed, &tasks_of(done)] {
+        assert_eq!(runs_of(&rig, tasks).await, all_are(1, "completed"));
+    }
+    for claim in left {
+        let path = format!("{}/completed", run_of(claim));
+        let late = call(&mut rig.client(), &rig.root, "POST", &path, Some(&json!({}))).await;
+        assert_eq!(late.status, 409, "{}", late.body);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

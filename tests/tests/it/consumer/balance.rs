@@ -11,10 +11,12 @@ use tenure_client::TaskId;
 use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer, Sleep};
 use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop};
 use tenure_tests::http::TENURE_API;
+use tenure_tests::server::Launch;
 use tokio::time::Instant;
 
 use super::fault_proxy::{Fault, FaultProxy};
 use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
+use crate::fleet::without_notifications;
 use crate::rig::{definition, eventually, new_task, ok};
 
 const CLAIM: &str = "/runs/0/claim ";
@@ -64,6 +66,25 @@ async fn m8_two_idle_workers_share_what_comes() {
     for worker in workers {
         worker.shut_down().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m8_pause_follows_each_claim() {
+    const TASKS: u32 = 30;
+    let office = Office::open().await;
+    for _ in 0..TASKS {
+        office.create(&json!({})).await;
+    }
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    let (pen, _unread) = Notes::new();
+    let builder = office.consumer_by(proxy.url(), "polite").capacity(TASKS as usize);
+    let worker = Running::start(holding(builder.balancer(Later::by(Duration::ZERO)), pen));
+    jobs(&worker, TASKS as usize).await;
+    let sent = proxy.sent(CLAIM);
+    // Minus the time by which the first may have been seen late.
+    let took = sent[TASKS as usize - 1] - sent[0];
+    assert!(took >= Duration::from_millis(9) * (TASKS - 1), "{took:?}");
+    worker.shut_down().await;
 }
 
 #[derive(Clone, Default)]
@@ -170,6 +191,27 @@ async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
         office.becomes(task, "completed").await;
     }
     worker.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m15_runs_of_other_server_are_found_without_notifications() {
+    const TASKS: usize = 20;
+    let office = Office::open_with(without_notifications).await;
+    let launch = without_notifications(Launch::on_database(office.rig.database.url(), &office.rig.secret_key));
+    let other = launch.start(office.rig.folder.path(), "other").await;
+    let proxy = FaultProxy::to(other.root_url()).await;
+    let builder = office.consumer_by(proxy.url(), "deaf").capacity(16).balancer(Later::by(Duration::ZERO));
+    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
+    eventually("it follows the queue", async || proxy.sent("/events/stream").first().copied()).await;
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(office.create(&json!({})).await);
+    }
+    for task in tasks {
+        office.completes_in_one_run(task).await;
+    }
+    worker.shut_down().await;
+    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

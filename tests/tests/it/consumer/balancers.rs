@@ -13,6 +13,7 @@ use tenure_client::consumer::{ConsumerBuilder, Job, JobState, Outcome, Stop};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::balance::{holding, jobs};
+use super::fault_proxy::{Fault, FaultProxy};
 use super::{LONG_TTL, Notes, Office, Running};
 use crate::rig::{TIMEOUT, eventually};
 
@@ -129,6 +130,32 @@ async fn m9_fair_releases_18_of_30_to_two_idle_workers_and_settles() {
     for worker in workers {
         worker.running.shut_down().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m10_fair_releases_nothing_while_load_is_unknown() {
+    const TASKS: usize = 10;
+    /// 1.2 times the average.
+    const MOST: usize = 6;
+    let office = Office::open().await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    let builder = office.consumer_by(proxy.url(), "full").capacity(TASKS).session(LONG_TTL);
+    let mut full = Balanced::start(builder, Fair::default());
+    for _ in 0..TASKS {
+        office.create(&json!({})).await;
+    }
+    jobs(&full.running, TASKS).await;
+    let idle = Balanced::start(office.consumer("idle").capacity(TASKS).session(LONG_TTL), Fair::default());
+    for worker in [&full, &idle] {
+        worker.running.session().await;
+    }
+    proxy.fault("/workers ", Fault::Unavailable);
+    assert_eq!(full.balance().await, 0);
+    proxy.mend();
+    assert_eq!(full.balance().await, TASKS - MOST);
+    jobs(&idle.running, TASKS - MOST).await;
+    full.running.shut_down().await;
+    idle.running.shut_down().await;
 }
 
 /// Takes the tasks whose ids begin with an even character, and releases all.

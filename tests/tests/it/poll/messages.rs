@@ -22,6 +22,68 @@ async fn each_priority_has_a_queue_and_the_highest_comes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q2_list_has_each_field_and_as_many_messages_as_asked() {
+    const MOST: usize = 32;
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    let many = |count: &str| format!("{}&numofmessages={count}", urls.poll());
+    for (bad, code) in
+        [("0", "OutOfRange"), ("33", "OutOfRange"), ("-1", "OutOfRange"), ("abc", "Invalid"), ("", "Invalid")]
+    {
+        assert_error(&get(&rig, &many(bad)).await, 400, &format!("{code}QueryParameterValue"));
+    }
+    let mut created = Vec::new();
+    for _ in 0..=MOST {
+        created.push(create(&rig, "lowest").await.to_string());
+    }
+    let reply = get(&rig, urls.poll()).await;
+    let mut got = messages(&reply);
+    assert_eq!(got.len(), 1, "one by default");
+    let text = reply.text();
+    let fields = ["MessageId", "InsertionTime", "ExpirationTime", "PopReceipt", "TimeNextVisible", "DequeueCount"];
+    let places: Vec<usize> = fields.iter().map(|field| text.find(&format!("<{field}>")).expect(field)).collect();
+    assert!(places.is_sorted() && text.find("<MessageText>").unwrap() > places[5], "in Azure's order: {text}");
+    assert_eq!(element(&text, "DequeueCount"), Some("1"));
+    got.extend(messages(&get(&rig, &many("32")).await));
+    let tasks: Vec<String> = got.iter().map(|message| message.task.clone()).collect();
+    assert_eq!(tasks, created, "the oldest first");
+    assert!(messages(&get(&rig, &many("32")).await).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q9_undeleted_messages_do_not_count_and_end_with_their_task() {
+    let rig = Rig::manual().await;
+    let mut urls = Urls::ask(&rig).await;
+    let pending = async || {
+        let counts = rig.call("GET", "/task-queues/poll%2Fplane/counts", None).await;
+        counts.body["pendingTasks"].as_i64().unwrap()
+    };
+    let (claimed, left) = (create(&rig, "lowest").await, create(&rig, "lowest").await);
+    let two = format!("{}&numofmessages=2", urls.poll());
+    assert_eq!(messages(&get(&rig, &two).await).len(), 2);
+    assert_eq!(pending().await, 2);
+    let worker = json!({"workerGroup": "group", "workerId": "worker"});
+    ok(rig.call("POST", &format!("/task/{claimed}/runs/0/claim"), Some(&worker)).await);
+    assert_eq!(pending().await, 1, "runs count, not messages");
+    rig.advance(301).await;
+    let found = messages(&get(&rig, &two).await);
+    assert_eq!(found.iter().map(|message| message.task.clone()).collect::<Vec<_>>(), [left.to_string()]);
+    assert_eq!(found[0].dequeued, "2");
+    // The deadline is an hour after the creation.
+    rig.advance(3_600).await;
+    let status = eventually("the deadline has ended it", async || {
+        let status = rig.status(left).await;
+        (status["state"] == "exception").then_some(status)
+    })
+    .await;
+    assert_eq!(status["runs"][0]["reasonResolved"], "deadline-exceeded");
+    urls = Urls::ask(&rig).await;
+    assert!(messages(&get(&rig, urls.poll()).await).is_empty());
+    let reply = send(&rig.server, "HEAD", &urls.at("", "&comp=metadata")).await;
+    assert_eq!((reply.header("x-ms-approximate-messages-count"), pending().await), (Some("0"), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn legacy_scopes_allow_claims_and_creates() {
     let rig = Rig::start().await;
     let submitter = rig.make_client("submitter", &[&format!("queue:create-task:{QUEUE}")]).await;

@@ -76,6 +76,35 @@ async fn a_url_serves_its_queue_and_its_operation_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q6_url_with_any_changed_byte_is_refused_without_server_error() {
+    let rig = Rig::start().await;
+    let urls = Urls::ask(&rig).await;
+    create(&rig, "lowest").await;
+    let message = messages(&get(&rig, &urls.poll_for(300)).await).remove(0);
+    // Clients may choose the visibility timeout.
+    let free = urls.poll().find("visibilitytimeout=300&").unwrap();
+    let free = free..free + "visibilitytimeout=300".len();
+    let decoded = |target: &str| percent_encoding::percent_decode_str(target).collect::<Vec<u8>>();
+    for (method, target, free) in [("GET", urls.poll().to_owned(), free), ("DELETE", urls.delete(&message), 0..0)] {
+        for at in (0..target.len()).filter(|at| !free.contains(at)) {
+            for flip in [0x01, 0x10, 0x20] {
+                let mut bytes = target.clone().into_bytes();
+                bytes[at] ^= flip;
+                let Ok(changed) = String::from_utf8(bytes) else { continue };
+                let is_target = changed.starts_with('/') && changed.parse::<http::Uri>().is_ok();
+                // An escape in lower case means the same.
+                if !is_target || decoded(&changed) == decoded(&target) {
+                    continue;
+                }
+                let reply = send(&rig.server, method, &changed).await;
+                assert!((400..500).contains(&reply.status), "{} for {method} {changed}", reply.status);
+            }
+        }
+    }
+    assert_eq!(send(&rig.server, "DELETE", &urls.delete(&message)).await.status, 204);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_url_ends_after_half_an_hour_and_has_its_end() {
     let rig = Rig::manual().await;
     let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;

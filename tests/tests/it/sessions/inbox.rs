@@ -260,6 +260,27 @@ async fn a_hundred_commands_wait_for_a_worker_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m13_unread_commands_end_with_their_session() {
+    let rig = Rig::start().await;
+    let first = start(&rig, "w1", json!({})).await;
+    let first = id(&first);
+    assert_eq!(command(&rig, first, json!({"command": "dance"})).await.status, 400);
+    assert_eq!(items(&rig, first, 0).await, Vec::<Value>::new(), "an unknown command reaches nobody");
+    for kind in ["freeze", "shutdown"] {
+        assert_eq!(command(&rig, first, json!({"command": kind})).await.status, 202);
+    }
+    assert_eq!(end(&rig, first).await.status, 200);
+    let second = start(&rig, "w1", json!({})).await;
+    assert_eq!(items(&rig, id(&second), 0).await, Vec::<Value>::new());
+    assert_eq!(command(&rig, first, json!({"command": "freeze"})).await.status, 404);
+    // A command that was read is not there again.
+    assert_eq!(command(&rig, id(&second), json!({"command": "unfreeze"})).await.status, 202);
+    let read = ids(&items(&rig, id(&second), 0).await);
+    assert_eq!(read.len(), 1);
+    assert_eq!(items(&rig, id(&second), read[0]).await, Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_inboxes_use_only_connections() {
     let rig = Rig::start_with(|launch| launch.flag("--connections-max", CONNECTIONS.to_string())).await;
     let mut sessions = Vec::new();
