@@ -15,7 +15,7 @@ use tenure_driver::random::Random;
 
 /// Unfinished tasks at which the producers of a shift wait: enough for every worker, and few to
 /// finish at the end.
-const AHEAD: usize = 1_000;
+const AHEAD: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Run {
