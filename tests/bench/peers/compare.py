@@ -164,14 +164,15 @@ class RabbitMq:
 class Peer:
     """A queue whose program makes the load, counts, and tells when its window begins and ends."""
 
-    def __init__(self, name, command, store, version):
+    def __init__(self, name, command, store, version, environment=None):
         self.name, self.command, self.store, self.version = name, command, store, version
+        self.environment = environment or {}
         self.rows = PEER_ROWS
 
     def measure(self, row, options):
         self.store.empty()
         arguments = [*self.command, *PEER_ROWS[row], str(options.seconds), str(options.warmup)]
-        environment = {**os.environ, **self.store.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, **self.store.environment, **self.environment, "PYTHONDONTWRITEBYTECODE": "1"}
         with open(options.folder / "peer.err", "w+") as errors:
             process = subprocess.Popen(
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -278,6 +279,7 @@ def contestants(options):
         ),
         Peer("graphile-worker", program("graphile-worker"), postgres, node["graphile-worker"]),
         Peer("pg-boss", program("pg-boss"), postgres, node["pg-boss"]),
+        Peer("pg-boss, notify", program("pg-boss"), postgres, node["pg-boss"], {"PG_BOSS_NOTIFY": "yes"}),
         Peer("River", [options.installed / "bin/river"], postgres, river),
         Peer("procrastinate", [options.python, HERE / "procrastinate/peer.py"], postgres, procrastinate),
     ]
@@ -355,7 +357,10 @@ def losses(results):
     for row, by_name in results.items():
         ratios = {name: ratio(row, by_name, name) for name in by_name if not name.startswith("Tenure")}
         slower = [f"{name} ({value:.2f})" for name, value in ratios.items() if value is not None and value < 1]
-        lines.append(f"- {ROWS[row]}: {', '.join(slower) or 'none'}")
+        missing = [name for name, value in ratios.items() if value is None]
+        lines.append(f"- {ROWS[row]}: {', '.join(slower) or 'to none'}")
+        if missing:
+            lines[-1] += f"; without a figure for {', '.join(missing)}"
     return ["### Where Tenure loses", "", *lines]
 
 

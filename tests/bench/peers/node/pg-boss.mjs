@@ -1,5 +1,6 @@
-// Notified workers that fetch by 8 and go on at once after a full fetch. By default they would poll
-// every two seconds, for one job each.
+// Workers that fetch by 8, go on at once after a full fetch, and otherwise poll every half second. By
+// default they would poll every two seconds, for one job each. With PG_BOSS_NOTIFY=yes each enqueue
+// also wakes them, which makes PostgreSQL commit enqueues one after the other.
 
 import { PgBoss } from "pg-boss";
 import { measure } from "./load.mjs";
@@ -10,13 +11,15 @@ const BATCH = 8;
 // The least that it accepts.
 const POLLING_SECONDS = 0.5;
 
+const notify = process.env.PG_BOSS_NOTIFY === "yes";
+
 await measure(async () => {
   const { PGHOST: host, PGPORT: port, PGUSER: user, PGPASSWORD: password, PGDATABASE: database } = process.env;
   const server = { host, port: Number(port), user, password, database };
-  const boss = new PgBoss({ ...server, max: 2 * CONNECTIONS, useListenNotify: true });
+  const boss = new PgBoss({ ...server, max: 2 * CONNECTIONS, useListenNotify: notify });
   boss.on("error", (error) => console.error(error));
   await boss.start();
-  await boss.createQueue(QUEUE, { notify: true });
+  await boss.createQueue(QUEUE, { notify });
   return {
     enqueue: (job) => boss.send(QUEUE, job),
     enqueueMany: (jobs) => boss.insert(QUEUE, jobs.map((data) => ({ data }))),
