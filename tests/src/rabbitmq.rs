@@ -25,7 +25,7 @@ pub struct RabbitMq {
 
 impl RabbitMq {
     /// # Panics
-    /// If it does not start; `scripts/install-rabbitmq` installs it.
+    /// If it does not start; `scripts/install-service` installs it.
     pub async fn start(folder: &Path) -> Self {
         let folder = folder.join("rabbitmq");
         create_dir(&folder).expect("the folder is new");
@@ -39,7 +39,7 @@ impl RabbitMq {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("scripts/install-rabbitmq has installed Erlang");
+            .expect("scripts/install-service has installed Erlang");
         let mut rabbit = Self { folder, port, mapper, mapper_port, erlang_port, broker: None };
         rabbit.start_again().await;
         rabbit
@@ -74,7 +74,7 @@ impl RabbitMq {
             .stdout(output.try_clone().expect("it is a file"))
             .stderr(output)
             .spawn()
-            .expect("scripts/install-rabbitmq has installed it");
+            .expect("scripts/install-service has installed it");
         self.broker = Some(child);
         let until = Instant::now() + START_MAX;
         while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {

@@ -68,6 +68,12 @@ struct Renewed {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Pending {
+    pending_tasks: u64,
+}
+
+#[derive(Debug, Deserialize)]
 struct PollUrls {
     queues: Vec<SignedUrls>,
 }
@@ -134,6 +140,11 @@ impl Lane {
     /// Position of the lane among all, from 0 to just below 1.
     pub(crate) fn place(&self) -> f64 {
         self.number as f64 / self.run.connections() as f64
+    }
+
+    /// True for the workers of a shift; its other lanes are producers.
+    pub(crate) fn is_worker(&self) -> bool {
+        self.number < self.run.workers()
     }
 
     pub(crate) fn use_queue_of_its_own(&mut self) {
@@ -286,6 +297,7 @@ impl Lane {
     ) -> Result<(), BenchError> {
         let path = format!("{QUEUE_API}/task/{}", creation.task);
         self.call(step.into(), "createTask", None, "PUT", &path, Some(creation.body.as_bytes())).await?;
+        self.run.note_created(1);
         Ok(())
     }
 
@@ -325,11 +337,12 @@ impl Lane {
         body.push_str("]}");
         let path = format!("{TENURE_API}/tasks");
         self.call(Some(step), "createTasks", None, "POST", &path, Some(body.as_bytes())).await?;
+        self.run.note_created(tasks as u64);
         Ok(())
     }
 
-    /// Reports `done` as completed and claims up to `limit` tasks, in one request. Returns the
-    /// number of accepted reports, and the claims.
+    /// Reports `done` as completed and claims up to `limit` tasks, in one request that waits a second
+    /// at most. Returns the number of accepted reports, and the claims.
     pub(crate) async fn work(
         &mut self,
         step: usize,
@@ -342,7 +355,7 @@ impl Lane {
         };
         let results: Vec<String> = done.iter().map(result).collect();
         let body = format!(
-            r#"{{"taskQueueId":"{queue}","workerGroup":"bench","workerId":"{worker}","results":[{}],"claim":{limit}}}"#,
+            r#"{{"taskQueueId":"{queue}","workerGroup":"bench","workerId":"{worker}","results":[{}],"claim":{limit},"wait":1}}"#,
             results.join(",")
         );
         let path = format!("{TENURE_API}/work");
@@ -355,6 +368,7 @@ impl Lane {
                 Some(error) => self.note_failed(format!("a result was answered with {}", error["code"])),
             }
         }
+        self.run.note_reported(taken);
         Ok((taken, tasks))
     }
 
@@ -374,6 +388,7 @@ impl Lane {
     pub(crate) async fn complete(&mut self, step: usize, claim: &Claim) -> Result<(), BenchError> {
         let path = format!("{QUEUE_API}/task/{}/runs/{}/completed", claim.status.task_id, claim.run_id);
         self.call(Some(step), "reportCompleted", Some(&claim.credentials), "POST", &path, None).await?;
+        self.run.note_reported(1);
         Ok(())
     }
 
@@ -384,6 +399,12 @@ impl Lane {
         let renewed: Renewed = parse("reclaimTask", &answer)?;
         claim.credentials = renewed.credentials;
         Ok(())
+    }
+
+    pub(crate) async fn pending(&mut self) -> Result<u64, BenchError> {
+        let path = format!("{QUEUE_API}/pending/{}", queue_segment(&self.queue));
+        let answer = self.call(None, "pendingTasks", None, "GET", &path, None).await?;
+        Ok(parse::<Pending>("pendingTasks", &answer)?.pending_tasks)
     }
 
     pub(crate) async fn put_policy(&mut self, policy: &str) -> Result<(), BenchError> {

@@ -98,6 +98,9 @@ pub enum BenchError {
     /// All calls failed for a long time.
     #[error("no call succeeded for too long; the last one: {0}")]
     Hopeless(String),
+    /// Acknowledged tasks are missing at the end.
+    #[error("{0} acknowledged tasks were lost")]
+    Lost(u64),
     /// A lane of the generator is broken.
     #[error("the generator failed: {0}")]
     Generator(String),
@@ -129,12 +132,15 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::Graph => measure::<mode::Graph>(settings).await,
         ModeName::Overload => measure::<mode::Overload>(settings).await,
         ModeName::Create => measure::<mode::Create>(settings).await,
+        ModeName::Create100 => measure::<mode::Create100>(settings).await,
         ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
         ModeName::Group => measure::<mode::Group>(settings).await,
         ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
         ModeName::Single32 => measure::<mode::Single32>(settings).await,
         ModeName::Work1 => measure::<mode::Work<1>>(settings).await,
         ModeName::Work32 => measure::<mode::Work<32>>(settings).await,
+        ModeName::Shift => measure::<mode::Shift<false>>(settings).await,
+        ModeName::ShiftWork => measure::<mode::Shift<true>>(settings).await,
         ModeName::Rabbit1 => measure_rabbit(settings, 1).await,
         ModeName::Rabbit32 => measure_rabbit(settings, 32).await,
         ModeName::Reclaim => measure::<mode::Reclaim>(settings).await,
@@ -170,6 +176,7 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<Measured, Ben
     let removed = remove_queues(&run).await;
     let measured = measured?;
     removed?;
+    M::finish(&run).await?;
     figures_of(&run, observer, (M::STEPS, M::COUNTS), measured).await
 }
 
@@ -221,8 +228,14 @@ async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     };
     let used = observer.end(&began).await?;
     let elapsed = run.close_window();
-    while let Ok(Some(finished)) = timeout(FINISH_WITHIN, lanes.join_next()).await {
-        failure = failure.or_else(|| run::failure_of(finished));
+    let mut unreported = run.unreported();
+    loop {
+        match timeout(FINISH_WITHIN, lanes.join_next()).await {
+            Ok(Some(finished)) => failure = failure.or_else(|| run::failure_of(finished)),
+            // The workers of a shift are still finishing its tasks.
+            Err(_) if run.unreported() < unreported => unreported = run.unreported(),
+            Ok(None) | Err(_) => break,
+        }
     }
     failure.map_or(Ok((elapsed, used)), Err)
 }
@@ -279,7 +292,7 @@ async fn remove_queues(run: &Run) -> Result<(), BenchError> {
 }
 
 async fn drive<M: Mode>(mut mode: M, mut lane: Lane) -> Result<(), BenchError> {
-    while lane.run().is_open() {
+    while lane.run().is_open() || mode.has_unfinished(&lane) {
         match mode.turn(&mut lane).await {
             Ok(tasks) => lane.count(tasks),
             Err(error) => lane.note_failure(&error).await?,

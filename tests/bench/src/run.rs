@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
@@ -13,10 +13,15 @@ use super::service::Service;
 use super::{BenchError, Settings};
 use tenure_driver::random::Random;
 
+/// Unfinished tasks at which the producers of a shift wait: enough for every worker, and few to
+/// finish at the end.
+const AHEAD: usize = 256;
+
 #[derive(Debug)]
 pub(crate) struct Run {
     service: Service,
     connections: usize,
+    workers: u64,
     task_queues: usize,
     rate: u64,
     seed: u64,
@@ -29,6 +34,13 @@ pub(crate) struct Run {
     to_create: Cell<u64>,
     to_claim: Cell<u64>,
     depth: Cell<u64>,
+    /// Acknowledged creates and reports, inside the window and outside.
+    created: Cell<u64>,
+    reported: Cell<u64>,
+    /// Creates of a shift without an answer.
+    creating: Cell<u64>,
+    /// One permit for each task that the producers of a shift may create.
+    to_produce: Semaphore,
     exhausted: Notify,
 }
 
@@ -43,6 +55,7 @@ impl Run {
         Self {
             service,
             connections: settings.connections(),
+            workers: settings.workers() as u64,
             task_queues: settings.task_queues.max(1),
             rate: settings.rate.max(1),
             seed,
@@ -55,6 +68,10 @@ impl Run {
             to_create: Cell::new(0),
             to_claim: Cell::new(0),
             depth: Cell::new(0),
+            created: Cell::new(0),
+            reported: Cell::new(0),
+            creating: Cell::new(0),
+            to_produce: Semaphore::new(AHEAD),
             exhausted: Notify::new(),
         }
     }
@@ -93,6 +110,49 @@ impl Run {
         let now = Instant::now();
         self.end.set(Some(self.end.get().map_or(now, |end| end.min(now))));
         self.exhausted.notify_one();
+    }
+
+    pub(crate) fn note_created(&self, tasks: u64) {
+        self.created.set(self.created.get() + tasks);
+    }
+
+    pub(crate) fn note_reported(&self, tasks: u64) {
+        self.reported.set(self.reported.get() + tasks);
+        self.to_produce.add_permits(usize::try_from(tasks).unwrap_or(usize::MAX));
+    }
+
+    pub(crate) fn created(&self) -> u64 {
+        self.created.get()
+    }
+
+    /// Number of created tasks without an accepted report.
+    pub(crate) fn unreported(&self) -> u64 {
+        self.created.get().saturating_sub(self.reported.get())
+    }
+
+    pub(crate) fn begin_create(&self) {
+        self.creating.set(self.creating.get() + 1);
+    }
+
+    pub(crate) fn end_create(&self) {
+        self.creating.set(self.creating.get() - 1);
+    }
+
+    /// True if a task of a shift is unreported, or may become so.
+    pub(crate) fn has_unreported(&self) -> bool {
+        self.creating.get() > 0 || self.unreported() > 0
+    }
+
+    /// Waits while a shift has [`AHEAD`] unfinished tasks.
+    pub(crate) async fn wait_to_produce(&self) {
+        if let Ok(permit) = self.to_produce.acquire().await {
+            permit.forget();
+        }
+    }
+
+    /// Number of lanes that are workers in a shift; the others are producers.
+    pub(crate) fn workers(&self) -> u64 {
+        self.workers
     }
 
     pub(crate) fn service(&self) -> &Service {

@@ -15,6 +15,7 @@ const DEEP: u64 = 100_000;
 /// Default depth of modes that take one task at a time.
 const SHALLOW: u64 = 20_000;
 const CONNECTIONS: usize = 64;
+const PRODUCERS: usize = 64;
 const POLLERS: usize = 500;
 const MEMBERS: usize = 5_000;
 
@@ -48,6 +49,9 @@ pub struct Settings {
     /// A task queue to use instead of a new one.
     #[arg(long)]
     pub task_queue: Option<String>,
+    /// Number of workers of `shift` and `shift-work`, which have 64 producers besides.
+    #[arg(long, default_value_t = 64)]
+    pub workers: usize,
     /// Turns per second that `overload` begins, over all connections.
     #[arg(long, default_value_t = 1000)]
     pub rate: u64,
@@ -101,6 +105,8 @@ pub enum ModeName {
     Overload,
     /// Create tasks and leave them.
     Create,
+    /// Create by 100 and leave them.
+    Create100,
     /// Create tasks that exist already, with the same requests.
     CreateRepeat,
     /// Create 10,000 tasks in one group, and stop.
@@ -113,6 +119,10 @@ pub enum ModeName {
     Work1,
     /// Create by 100; report 32 and take the next 32, in one request.
     Work32,
+    /// 64 producers create one by one; other connections claim one and report it.
+    Shift,
+    /// The same, but report and take the next in one request.
+    ShiftWork,
     /// On RabbitMQ: publish one message and wait for its confirmation, take one, acknowledge it.
     Rabbit1,
     /// On RabbitMQ: the same with windows of 32.
@@ -150,9 +160,14 @@ impl Settings {
         let default = match self.mode {
             ModeName::IdlePollers => POLLERS,
             ModeName::Sessions | ModeName::Inboxes => MEMBERS,
+            ModeName::Shift | ModeName::ShiftWork => PRODUCERS + self.workers(),
             _ => CONNECTIONS,
         };
         self.connections.unwrap_or(default).max(1)
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.max(1)
     }
 
     /// Number of tasks or messages when the measurement begins.
@@ -202,6 +217,7 @@ mod tests {
         assert_eq!((settings(&["create"]).connections(), settings(&["create"]).depth()), (CONNECTIONS, 0));
         assert_eq!((settings(&["idle-pollers"]).connections(), settings(&["get32"]).depth()), (POLLERS, DEEP));
         assert_eq!((settings(&["sessions"]).connections(), settings(&["inboxes"]).connections()), (MEMBERS, MEMBERS));
+        assert_eq!(settings(&["shift", "--workers", "16"]).connections(), PRODUCERS + 16);
         let given = settings(&["get1", "--connections", "3", "--prefill", "100"]);
         assert_eq!((given.connections(), given.depth()), (3, 100));
         let azure = Azure::new("http://h", "account", "c2VjcmV0").unwrap();

@@ -16,13 +16,14 @@ mod pickup;
 mod put_to_visible;
 mod reclaim;
 mod sessions;
+mod shift;
 mod status;
 mod work;
 
 pub(crate) use admission::Admission;
 pub(crate) use assign::Assign;
 pub(crate) use claim32::{Claim32, Single32};
-pub(crate) use create::Create;
+pub(crate) use create::{Create, Create100};
 pub(crate) use create_repeat::CreateRepeat;
 pub(crate) use delete::Delete;
 pub(crate) use get::Get;
@@ -35,11 +36,15 @@ pub(crate) use pickup::Pickup;
 pub(crate) use put_to_visible::PutToVisible;
 pub(crate) use reclaim::Reclaim;
 pub(crate) use sessions::Sessions;
+pub(crate) use shift::Shift;
 pub(crate) use status::Status;
 pub(crate) use work::Work;
 
+use std::rc::Rc;
+
 use super::BenchError;
 use super::lane::Lane;
+use super::run::Run;
 
 pub(crate) trait Mode: Sized {
     /// Measured steps, in the order of their columns.
@@ -50,4 +55,14 @@ pub(crate) trait Mode: Sized {
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError>;
+
+    /// True if the lane has turns to make after the window.
+    fn has_unfinished(&self, _lane: &Lane) -> bool {
+        false
+    }
+
+    /// Called after the last turn, to look for lost tasks.
+    async fn finish(_run: &Rc<Run>) -> Result<(), BenchError> {
+        Ok(())
+    }
 }

@@ -46,7 +46,7 @@ pub struct Settings {
     #[arg(long, default_value_t = 1)]
     pub warmup: u64,
     /// Numbers of connections for the life cycle.
-    // The last value wins: scripts/bench peers puts its own before the caller's. The same holds for
+    // The last value wins: scripts/bench rabbitmq puts its own before the caller's. The same holds for
     // the rows.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64,256", overrides_with = "connections")]
     pub connections: Vec<usize>,
