@@ -195,7 +195,7 @@ impl Engine {
         let get = GetMessages::new(&low_water_marks, settings.poll_reservation, &polled);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
-            create: Batcher::start(CreateTask::new(&queues, &sequencer), &connector, &notifiers, &ticks, tasks),
+            create: Batcher::start(CreateTask::new(&queues, sequencer.reader()), &connector, &notifiers, &ticks, tasks),
             submissions: SubmissionTicks::new(Batcher::start(SubmitTasks, &connector, &notifiers, &ticks, tasks)),
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),

@@ -12,7 +12,6 @@ use super::guarded::{self, Locking, Made, Wanted};
 use super::unstored::{Unstored, diagnose};
 use crate::batch::tick::Kind;
 use crate::batch::{Batcher, Operation, Verdict};
-use crate::events::sequencer::Sequencer;
 use crate::notifiers::Effects;
 use crate::statistics::Creation;
 use crate::traces;
@@ -42,8 +41,8 @@ pub struct CreateTask {
 
 impl CreateTask {
     #[must_use]
-    pub fn new(queues: &Queues, sequencer: &Sequencer) -> Self {
-        Self { queues: queues.clone(), sequenced: sequencer.reader() }
+    pub fn new(queues: &Queues, sequenced: Arc<dyn Fn() -> Sequenced + Send + Sync>) -> Self {
+        Self { queues: queues.clone(), sequenced }
     }
 
     fn without_dependencies<'a>(&self, members: &[&'a NewTaskInQueue]) -> Vec<Member<'a>> {

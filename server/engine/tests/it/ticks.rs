@@ -298,7 +298,7 @@ async fn blocked_create_releases_others_of_its_tick() {
     // Creates share the ticks of the second operation.
     let (ticks, tasks) = (Ticks::start(&connector, HotSessions::MIN, &rig.tasks), &rig.tasks);
     let creates = Batcher::start(
-        CreateTask::new(&Queues::default(), &Sequencer::default()),
+        CreateTask::new(&Queues::default(), Sequencer::default().reader()),
         &connector,
         &Notifiers::default(),
         &ticks,
@@ -375,7 +375,7 @@ async fn tasks_without_options_use_their_own_statement() {
     let database = TestDatabase::create().await;
     let (connector, tasks) = (database.connector(), TaskTracker::new());
     let ticks = Ticks::start(&connector, HotSessions::MIN, &tasks);
-    let operation = CreateTask::new(&Queues::default(), &Sequencer::default());
+    let operation = CreateTask::new(&Queues::default(), Sequencer::default().reader());
     let creates = Batcher::start(operation, &connector, &Notifiers::default(), &ticks, &tasks);
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;
