@@ -52,9 +52,10 @@ impl Ground {
 #[tokio::test]
 async fn delayed_run_is_pending_but_not_claimable() {
     let mut ground = Ground::new().await;
-    let delayed = ground.delayed(Priority::Lowest, 60.0).await;
-    let urgent = ground.delayed(Priority::Highest, 60.0).await;
-    for seconds in [0.0, 59.0] {
+    let delayed = ground.delayed(Priority::Lowest, 600.0).await;
+    let urgent = ground.delayed(Priority::Highest, 600.0).await;
+    // The clock runs on meanwhile.
+    for seconds in [0.0, 540.0] {
         ground.advance(seconds).await;
         assert_eq!(ground.pass().await, 0);
         assert_eq!(ground.counts().await, Counts { pending: 0, claimed: 0, delayed: 2 });
@@ -75,7 +76,7 @@ async fn delayed_run_is_pending_but_not_claimable() {
         assert_eq!(listed.runs.len(), 2, "they are pending");
     }
     assert!(ground.notes().await.is_empty());
-    ground.advance(1.0).await;
+    ground.advance(60.0).await;
     assert_eq!(ground.pass().await, 2);
     assert_eq!(ground.counts().await, Counts { pending: 2, claimed: 0, delayed: 0 });
     assert_eq!(ground.notes().await, [vec![delayed, urgent]]);

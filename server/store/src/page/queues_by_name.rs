@@ -50,7 +50,10 @@ pub async fn list_named_queues(
         r#"-- page_named_queues
         WITH named AS MATERIALIZED (
             SELECT q.id, q.name, q.paused
-            FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name COLLATE "C"
+            FROM unnest($1::text[]) AS i(name) CROSS JOIN LATERAL (
+                -- At most one. With a limit, the planner never reads the whole table.
+                SELECT t.id, t.name, t.paused FROM task_queues t WHERE t.name = i.name COLLATE "C" LIMIT 1
+            ) q
         ),
         changed AS MATERIALIZED (
             SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.delayed) AS delayed,

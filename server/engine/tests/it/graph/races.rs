@@ -153,8 +153,8 @@ async fn locked_dependent_waits_for_next_pass() {
     let required = queue.create_one(QUEUE).await;
     let locked = create_waiting(&queue, &[required], &json!({})).await;
     let free = create_waiting(&queue, &[required], &json!({})).await;
-    claim_and_report(&queue, Report::Completed).await;
     let foreign = Lock::take(&database, &format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
+    claim_and_report(&queue, Report::Completed).await;
     settle(&queue).await;
     assert_eq!((state(&queue, locked).await, state(&queue, free).await), ("unscheduled", "pending"));
     // Later events are not delayed either.

@@ -88,7 +88,8 @@ pub async fn claim_of_share(
         locked AS MATERIALIZED (
             SELECT p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created, p.retries_left,
                    p.traits, p.key_id, p.waited, p.bytes AS size
-            FROM pending p WHERE p.seq = ANY (ARRAY(SELECT f.seq FROM found f)) AND p.reserved_until IS NULL
+            -- IS TRUE fits no index of ready runs: each run is found by its primary key, however few there are.
+            FROM pending p WHERE p.seq = ANY (ARRAY(SELECT f.seq FROM found f)) AND (p.reserved_until IS NULL) IS TRUE
             FOR UPDATE SKIP LOCKED
         ),
         sized AS MATERIALIZED (

@@ -66,7 +66,9 @@ pub fn schedule_dependents(ended: &[Uuid]) -> Statement {
                    CASE WHEN start.ready > db_now.now AND d.deadline > db_now.now THEN LEAST(start.ready, d.deadline) END
                        AS held_until,
                    admission_key_id(l.queue, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group)) AS key_id
-            FROM locked l JOIN task_definitions d ON d.seq = l.seq
+            FROM locked l
+            -- With a limit, the planner never reads all definitions.
+            CROSS JOIN LATERAL (SELECT x.* FROM task_definitions x WHERE x.seq = l.seq LIMIT 1) d
             JOIN task_queues q ON q.id = l.queue LEFT JOIN task_options o ON o.seq = l.seq
             CROSS JOIN db_now
             CROSS JOIN LATERAL (SELECT COALESCE(o.not_before, db_now.now + make_interval(
