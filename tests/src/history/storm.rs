@@ -140,7 +140,7 @@ pub async fn run(plan: &Plan) -> History {
     let settled = drain(&world, limit).await;
     let sessions = last_sessions::let_expire(&world, limit).await;
     let drained = Snapshot { sessions, ..take_snapshot(&world, limit).await };
-    let results = read_results(&world).await;
+    let results = read_results(&world, &drained).await;
     log.read_all_again().await;
     let delivered = listen_to_end(subscriber, limit).await;
     for server in servers.running {
@@ -286,10 +286,14 @@ async fn read_delayed(reader: &mut Actor, tasks: &HashMap<SlugId, Status>) -> Ha
     delayed
 }
 
-async fn read_results(world: &Arc<World>) -> HashMap<RunKey, Value> {
+/// Reads the results of all runs of tasks that returned any: a late result is that of a later run.
+async fn read_results(world: &Arc<World>, drained: &Snapshot) -> HashMap<RunKey, Value> {
     let mut reader = Actor::patient(Arc::clone(world), 320);
     let mut results = HashMap::new();
-    for run in world.returned() {
+    let tasks: HashSet<SlugId> = world.returned().into_iter().map(|(task, _)| task).collect();
+    let known = tasks.into_iter().filter_map(|task| Some((task, drained.tasks.get(&task)?)));
+    let runs = known.flat_map(|(task, status)| status.runs.iter().map(move |run| (task, run.run_id)));
+    for run in runs.collect::<Vec<RunKey>>() {
         let path = format!("{TENURE_API}/tasks/{}/result?runId={}", run.0, run.1);
         if let Some(answer) = until_answered(&mut reader, "GET", &path, None).await {
             results.insert(run, answer["result"].clone());
