@@ -238,7 +238,7 @@ async fn run_of_unanswered_claim_is_worked_on_without_a_list() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_refused_claim_there_is_a_pause() {
-    const HELD: u32 = 30;
+    const HELD: u32 = 10;
     let office = Office::open().await;
     let path = format!("{TENURE_API}/queues/{QUEUE}/policy");
     let policy = json!({"claimTimeout": LEASE, "concurrency": {"total": 1}});
