@@ -52,7 +52,7 @@ pub async fn list_named_queues(
             SELECT q.id, q.name, q.paused
             FROM unnest($1::text[]) AS i(name) CROSS JOIN LATERAL (
                 -- At most one. With a limit, the planner never reads the whole table.
-                SELECT t.id, t.name, t.paused FROM task_queues t WHERE t.name = i.name COLLATE "C" LIMIT 1
+                SELECT t.id, t.name, t.paused FROM task_queues t WHERE t.name = i.name LIMIT 1
             ) q
         ),
         changed AS MATERIALIZED (

@@ -37,10 +37,11 @@ pub fn schedule_dependents(ended: &[Uuid]) -> Statement {
             SELECT t.id, t.seq, t.queue, t.priority, t.retries_left
             FROM dependents n JOIN tasks t ON t.id = n.id
             WHERE t.state = 0 /* State::Unscheduled */
-              -- A subquery for each row, so that the planner never reads all edges. An edge of an end that the pass has not
-              -- marked yet is satisfied, too; an edge of a purged task is not.
+              -- A subquery for each row, so that the planner never reads all edges. The condition `<= false` does not fit the
+              -- index of unsatisfied edges, which is by the required task. An edge of an end that the pass has not marked
+              -- yet is satisfied, too; an edge of a purged task is not.
               AND (SELECT true FROM dependencies e
-                   WHERE e.dependent = t.id AND NOT e.satisfied
+                   WHERE e.dependent = t.id AND e.satisfied <= false
                      AND (SELECT r.state = 3 /* State::Completed */ OR (e.any_end AND r.state > 1 /* State: resolved */)
                           FROM task_definitions d JOIN tasks r ON r.id = d.id WHERE d.seq = e.required) IS NOT TRUE
                    LIMIT 1) IS NULL
@@ -51,12 +52,12 @@ pub fn schedule_dependents(ended: &[Uuid]) -> Statement {
             SELECT e.required, e.dependent FROM locked l
             CROSS JOIN LATERAL (
                 SELECT e.required, e.dependent FROM dependencies e
-                WHERE e.dependent = l.id AND NOT e.satisfied FOR UPDATE SKIP LOCKED
+                WHERE e.dependent = l.id AND e.satisfied <= false FOR UPDATE SKIP LOCKED
             ) e
         ),
         marked AS (
             UPDATE dependencies e SET satisfied = true
-            WHERE e.dependent = ANY (ARRAY(SELECT l.id FROM locked l)) AND NOT e.satisfied
+            WHERE e.dependent = ANY (ARRAY(SELECT l.id FROM locked l)) AND e.satisfied <= false
               AND ((e.required, e.dependent) IN (SELECT x.required, x.dependent FROM edges x)) IS TRUE
         ),
         ready AS MATERIALIZED (
