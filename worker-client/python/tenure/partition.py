@@ -17,15 +17,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import incr
 from .api import RETRIES, TENURE_API, TIMEOUT, Call, parameter
 from .errors import RequestRefused, ServerUnavailable
-from .incr import Incr as Incr
 from .lease import date_of
 
 if TYPE_CHECKING:
     from .app import Tenure
 
 log = logging.getLogger("tenure")
+
+Incr = incr.Incr
 
 SLOTS = 240
 # A new member calls more often for its first intervals, so that its share comes in time.

@@ -183,7 +183,8 @@ class Worker:
         client = AsyncClient(self.app.settings)
         self._link = Link(client)
         if self._partition is not None:
-            self._share = WorkerShare(self._link, self._partition, self._share_changed)
+            share = WorkerShare(self._link, self._partition, self._share_changed)
+            self._share: WorkerShare | None = share
         feeds = [self._feed(queue) for queue in self._weights]
         self._feeds = {feed.queue: feed for feed in feeds}
         sessions = [] if self._ttl is None else [self._session(feed) for feed in feeds]
@@ -231,7 +232,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._is_stopping = False
         self._is_frozen = False
-        self._share: WorkerShare | None = None
+        self._share = None
         self._held: dict[tuple[str, int], Run] = {}
         self._buffer: collections.deque[Run] = collections.deque()
         self._running = 0
