@@ -77,10 +77,12 @@ pub async fn claim_of_share(
                 ) c
                 ORDER BY c.ord LIMIT $5
             ) f
-            WHERE EXISTS (
-                SELECT FROM pending p
+            -- A scalar subquery is never joined, which would read all runs of the queue.
+            WHERE (
+                SELECT true FROM pending p
                 WHERE p.queue = $1 AND p.priority = m.priority
                   AND p.traits & 512 /* Traits::PARTITIONED */ <> 0 /* count */ AND p.reserved_until IS NULL
+                LIMIT 1
             )
             LIMIT $5
         ),

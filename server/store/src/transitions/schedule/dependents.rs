@@ -35,8 +35,8 @@ pub fn schedule_dependents(ended: &[Uuid]) -> Statement {
         ),
         locked AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.retries_left
-            FROM dependents n JOIN tasks t ON t.id = n.id
-            WHERE t.state = 0 /* State::Unscheduled */
+            FROM tasks t
+            WHERE t.id = ANY (ARRAY(SELECT n.id FROM dependents n)) AND t.state = 0 /* State::Unscheduled */
               -- A subquery for each row, so that the planner never reads all edges. The condition `<= false` does not fit the
               -- index of unsatisfied edges, which is by the required task. An edge of an end that the pass has not marked
               -- yet is satisfied, too; an edge of a purged task is not.
