@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 /// Much longer than any step takes, for machines that are busy with other tests.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: i64 = 3_600_000;
 
