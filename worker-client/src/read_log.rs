@@ -105,8 +105,8 @@ impl LogStream {
     /// Returns the offset of the next byte in the whole log.
     ///
     /// ```no_run
-    /// # use tenure_client::{Client, LogStream, RunId, TaskId};
-    /// # async fn example(client: &Client, ended: LogStream, task: TaskId, run: RunId) -> Result<(), tenure_client::Error> {
+    /// # use tenure_client::{Client, Error, LogStream, RunId, TaskId};
+    /// # async fn example(client: &Client, ended: LogStream, task: TaskId, run: RunId) -> Result<(), Error> {
     /// let log = client.read_live_log(task, run, ended.next_offset(), true).await?;
     /// # drop(log);
     /// # Ok(()) }
