@@ -98,7 +98,7 @@ pub struct Message {
 /// # fn example(message: &tenure_client::Message) {
 /// match message.run() {
 ///     Ok((task_id, run_id)) => println!("run {run_id} of {task_id}"),
-///     Err(Undecodable::Base64(_)) => println!("no base64"),
+///     Err(Undecodable::Base64(_)) => println!("the text is not base64"),
 ///     Err(other) => println!("message {}: {other}", message.id()),
 /// }
 /// # }
@@ -284,7 +284,7 @@ impl Message {
     /// ```
     /// # fn example(message: &tenure_client::Message) {
     /// if message.dequeue_count() > 10 {
-    ///     println!("message {} was not deleted by {} workers", message.id(), message.dequeue_count() - 1);
+    ///     println!("message {} was received {} times", message.id(), message.dequeue_count());
     /// }
     /// # }
     /// ```
