@@ -54,6 +54,13 @@ impl Client {
     ///
     /// # Errors
     /// The client does not exist (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// let ci = serde_json::json!({"description": "CI", "expires": "2031-01-01T00:00:00Z"});
+    /// client.update_client("ci", &ci).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn update_client(&self, id: &str, definition: &Value) -> Result<Value, Error> {
         self.auth(Method::POST, of_client(id, ""), Some(definition)).await
     }
@@ -62,6 +69,12 @@ impl Client {
     ///
     /// # Errors
     /// The client does not exist (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// client.set_client_disabled("ci", true).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn set_client_disabled(&self, id: &str, disabled: bool) -> Result<Value, Error> {
         let verb = if disabled { "/disable" } else { "/enable" };
         self.auth(Method::POST, of_client(id, verb), None).await
@@ -71,11 +84,25 @@ impl Client {
     ///
     /// # Errors
     /// The client does not exist (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// let answer = client.reset_access_token("ci").await?;
+    /// let token = answer["accessToken"].as_str();
+    /// # let _ = token;
+    /// # Ok(()) }
+    /// ```
     pub async fn reset_access_token(&self, id: &str) -> Result<Value, Error> {
         self.auth(Method::POST, of_client(id, "/reset"), None).await
     }
 
     /// Deletes a client, if it exists.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// client.delete_client("ci").await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn delete_client(&self, id: &str) -> Result<(), Error> {
         self.auth(Method::DELETE, of_client(id, ""), None).await.map(drop)
     }
@@ -95,6 +122,12 @@ impl Client {
     ///
     /// # Errors
     /// The role does not exist (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// println!("{}", client.get_role("submitter").await?["scopes"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_role(&self, id: &str) -> Result<Value, Error> {
         self.auth(Method::GET, of_role(id), None).await
     }
@@ -118,11 +151,24 @@ impl Client {
     ///
     /// # Errors
     /// The role does not exist (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// let submitter = serde_json::json!({"description": "Submits mail.", "scopes": ["queue:create-task:acme/*"]});
+    /// client.update_role("submitter", &submitter).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn update_role(&self, id: &str, definition: &Value) -> Result<Value, Error> {
         self.auth(Method::POST, of_role(id), Some(definition)).await
     }
 
     /// Deletes a role, if it exists.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+    /// client.delete_role("submitter").await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn delete_role(&self, id: &str) -> Result<(), Error> {
         self.auth(Method::DELETE, of_role(id), None).await.map(drop)
     }

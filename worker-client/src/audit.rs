@@ -8,6 +8,18 @@ use crate::client::{Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
 /// Conditions of [`Client::list_audit`]. The default accepts every change.
+///
+/// ```
+/// use tenure_client::AuditFilter;
+///
+/// let of_queue = AuditFilter {
+///     kind: Some("queue".to_owned()),
+///     object: Some("acme/mail".to_owned()),
+///     limit: Some(20),
+///     ..AuditFilter::default()
+/// };
+/// # drop(of_queue);
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
     /// The client that made the change.

@@ -6,6 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Calls of a [`Client`](crate::Client) and its clones.
+///
+/// ```
+/// # fn example(client: &tenure_client::Client) {
+/// let counts = client.calls();
+/// println!("{} failed calls, no answer for {} s", counts.failed, counts.silent_for.as_secs());
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallCounts {

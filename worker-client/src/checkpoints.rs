@@ -12,6 +12,18 @@ use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Claim, Client, Error};
 
 /// Progress of a task, as stored by a worker.
+///
+/// ```no_run
+/// # use tenure_client::{Client, TaskId};
+/// use tenure_client::Checkpoint;
+///
+/// # async fn example(client: &Client, task_id: TaskId) -> Result<(), tenure_client::Error> {
+/// let last: Option<Checkpoint<u64>> = client.get_checkpoint(task_id).await?;
+/// if let Some(Checkpoint { run_id, checkpoint, updated }) = last {
+///     println!("run {run_id} had done {checkpoint} at {updated}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint<T = Value> {
@@ -80,6 +92,16 @@ impl Client {
     ///
     /// # Errors
     /// The task is resolved (409).
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, TaskId};
+    /// # async fn example(client: &Client, task_id: TaskId) -> Result<(), tenure_client::Error> {
+    /// use tenure_client::{TaskCommand, TaskCommandRequest};
+    ///
+    /// let pause = TaskCommandRequest { command: TaskCommand::Pause, until: None };
+    /// client.command_task(task_id, &pause).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn command_task(&self, task_id: TaskId, command: &TaskCommandRequest) -> Result<CommandOfTask, Error> {
         let body = serde_json::to_vec(command).map_err(Error::NotJson)?;
         let path = format!("/tasks/{}/command", parameter(&task_id));

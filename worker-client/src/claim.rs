@@ -64,6 +64,18 @@ pub struct WorkerName {
 }
 
 /// A run held until its lease ends.
+///
+/// ```no_run
+/// # use tenure_client::{Client, WorkerName};
+/// # async fn work(_payload: &str) -> bool { true }
+/// # async fn example(client: &Client, me: &WorkerName) -> Result<(), Box<dyn std::error::Error>> {
+/// for claim in client.claim_work(&"proj/linux".parse()?, me, 1).await? {
+///     let succeeded = work(claim.task().payload.get()).await;
+///     let reported = if succeeded { claim.complete().await? } else { claim.fail().await? };
+///     println!("{reported:?}");
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "a claim that is dropped blocks its task until the lease ends"]
 pub struct Claim {
     /// Signs with the task's credentials.
@@ -78,6 +90,12 @@ pub struct Claim {
 }
 
 /// A claim no longer held. Another worker may run the task already.
+///
+/// ```
+/// # fn example(lost: tenure_client::Lost) {
+/// println!("drop the work of run {} of task {}: {}", lost.run_id, lost.task_id, lost.because);
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     pub task_id: TaskId,
@@ -86,6 +104,13 @@ pub struct Lost {
 }
 
 /// How the loss of a claim was detected.
+///
+/// ```
+/// use tenure_client::LostBecause;
+///
+/// let because = LostBecause::Refused { status: 409, message: "the claim has expired".to_owned() };
+/// assert_eq!(because.to_string(), "the queue answered 409: the claim has expired");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LostBecause {
     /// The server refused a call.
@@ -105,6 +130,17 @@ impl fmt::Display for LostBecause {
 }
 
 /// Outcome of [`Claim::reclaim`].
+///
+/// ```no_run
+/// use tenure_client::Renewal;
+///
+/// # async fn example(claim: &mut tenure_client::Claim) -> Result<(), tenure_client::Error> {
+/// match claim.reclaim().await? {
+///     Renewal::Renewed => println!("continue"),
+///     Renewal::Lost(lost) => println!("stop working: {}", lost.because),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "work on a lost claim must stop"]
 pub enum Renewal {
@@ -113,6 +149,17 @@ pub enum Renewal {
 }
 
 /// Outcome of a report.
+///
+/// ```no_run
+/// use tenure_client::Reported;
+///
+/// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
+/// match claim.complete().await? {
+///     Reported::Accepted(status) => println!("the task is {}", status.state),
+///     Reported::Lost(lost) => println!("drop the work: {}", lost.because),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub enum Reported {
     Accepted(TaskStatus),
@@ -121,6 +168,17 @@ pub enum Reported {
 }
 
 /// A failed report, with the claim for another attempt.
+///
+/// ```no_run
+/// use tenure_client::NotReported;
+///
+/// # async fn example(claim: tenure_client::Claim) -> Result<(), NotReported> {
+/// if let Err(NotReported { claim, error }) = claim.complete().await {
+///     println!("trying again: {error}");
+///     claim.complete().await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("the outcome of run {} of task {} could not be reported", claim.run_id, claim.task_id)]
 pub struct NotReported {
@@ -472,6 +530,16 @@ impl Claim {
     }
 
     /// Builds the result for [`Client::work`]. Only the outcome exception has a reason.
+    ///
+    /// ```no_run
+    /// # use tenure_client::Claim;
+    /// # fn example(claim: &Claim) {
+    /// use tenure_client::{ExceptionReason, RunOutcome};
+    ///
+    /// let result = claim.result(RunOutcome::Exception, Some(ExceptionReason::ResourceUnavailable));
+    /// # drop(result);
+    /// # }
+    /// ```
     #[must_use]
     pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
         RunResult { reason, ..RunResult::new(self.task_id, self.run_id, outcome) }
@@ -482,6 +550,15 @@ impl Claim {
     /// # Errors
     /// The answer is not usable. The error contains the claim, which can be reported by a separate
     /// call.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, Error, NotReported, Reported, TaskStatus};
+    /// # fn example(claim: Claim, answer: Result<TaskStatus, Error>) -> Result<(), NotReported> {
+    /// if let Reported::Lost(lost) = claim.settle(answer)? {
+    ///     println!("drop the work: {}", lost.because);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn settle(self, answer: Result<TaskStatus, Error>) -> Result<Reported, NotReported> {
         match answer {
             Ok(status) => Ok(Reported::Accepted(status)),

@@ -39,6 +39,16 @@ const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').re
 /// Every call fails with [`Error::Refused`] if the server refuses it, for example without the
 /// scope, and with [`Error::Network`] without an answer. `# Errors` sections list further causes
 /// only.
+///
+/// ```
+/// use tenure_client::{AccessToken, Client, Credentials};
+///
+/// let access_token = AccessToken::new("secret".to_owned());
+/// let root = Credentials { client_id: "root".to_owned(), access_token, certificate: None };
+/// let client = Client::builder().root_url("http://127.0.0.1:8080").credentials(root).build()?;
+/// # drop(client);
+/// # Ok::<(), tenure_client::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientInner>,
@@ -59,6 +69,15 @@ struct ClientInner {
 }
 
 /// Collects the settings of a [`Client`].
+///
+/// ```
+/// use tenure_client::{Client, RetryPolicy};
+///
+/// let patient = RetryPolicy::default().retries(20);
+/// let client = Client::builder().root_url("http://127.0.0.1:8080").retry_policy(patient).build()?;
+/// # drop(client);
+/// # Ok::<(), tenure_client::Error>(())
+/// ```
 #[derive(Default)]
 pub struct ClientBuilder {
     root_url: String,
@@ -69,6 +88,13 @@ pub struct ClientBuilder {
 
 impl ClientBuilder {
     /// Sets the URL below which the server serves `/api/queue/v1`.
+    ///
+    /// ```
+    /// # use tenure_client::Client;
+    /// let client = Client::builder().root_url("http://127.0.0.1:8080/").build()?;
+    /// # drop(client);
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
     #[must_use]
     pub fn root_url(mut self, root_url: &str) -> Self {
         root_url.trim_end_matches('/').clone_into(&mut self.root_url);
@@ -274,6 +300,13 @@ impl Client {
     }
 
     /// Returns the root URL without a trailing slash.
+    ///
+    /// ```
+    /// # use tenure_client::Client;
+    /// let client = Client::builder().root_url("http://127.0.0.1:8080/").build()?;
+    /// assert_eq!(client.root_url(), "http://127.0.0.1:8080");
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
     #[must_use]
     pub fn root_url(&self) -> &str {
         &self.shared.root_url
@@ -293,6 +326,15 @@ impl Client {
     }
 
     /// Returns counts of the calls of this client and its clones, for monitoring.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # fn example(client: &tenure_client::Client) {
+    /// if client.calls().silent_for > Duration::from_secs(60) {
+    ///     println!("no answer for a minute");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn calls(&self) -> CallCounts {
         self.shared.calls.counts()
@@ -371,6 +413,15 @@ impl Client {
         self.session
     }
 
+    /// Returns the retry policy.
+    ///
+    /// ```
+    /// # use tenure_client::{Client, RetryPolicy};
+    /// # fn example(client: &Client) {
+    /// let impatient = client.with_retry_policy(client.retry_policy().clone().retries(1));
+    /// # drop(impatient);
+    /// # }
+    /// ```
     #[must_use]
     pub fn retry_policy(&self) -> &RetryPolicy {
         &self.retry

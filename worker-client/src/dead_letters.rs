@@ -11,6 +11,13 @@ use crate::client::{Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
 /// Conditions of [`Client::list_dead_letters`]. The default accepts every dead letter.
+///
+/// ```
+/// use tenure_client::{DeadLetterFilter, ReasonResolved};
+///
+/// let lost = DeadLetterFilter { reason: Some(ReasonResolved::ClaimExpired), ..DeadLetterFilter::default() };
+/// # let _ = lost;
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeadLetterFilter {
     /// Accepts only tasks that ended for this reason.

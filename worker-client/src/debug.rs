@@ -48,6 +48,14 @@ impl Debug {
     ///
     /// # Errors
     /// The port is in use or not permitted.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure_client::Error> {
+    /// let debug = tenure_client::debug::Debug::listen(0).await?;
+    /// assert!(debug.address().ip().is_loopback());
+    /// # Ok(()) }
+    /// ```
     pub async fn listen(port: u16) -> Result<Self, Error> {
         let wanted = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let failed = || Error::of_file(format!("the debug port {port} cannot be listened on; choose another one"));
@@ -56,12 +64,26 @@ impl Debug {
         Ok(Self { listener, address })
     }
 
+    /// Returns the address with the selected port.
+    ///
+    /// ```
+    /// # fn example(debug: &tenure_client::debug::Debug) {
+    /// println!("http://{}/debug", debug.address());
+    /// # }
+    /// ```
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Serves the current result of `status` until dropped, with its connections.
+    ///
+    /// ```no_run
+    /// # async fn example(debug: tenure_client::debug::Debug) {
+    /// let started = std::time::Instant::now();
+    /// debug.serve(move || serde_json::json!({"seconds": started.elapsed().as_secs()})).await;
+    /// # }
+    /// ```
     pub async fn serve<S: Serialize>(self, status: impl Fn() -> S + Send + Sync + 'static) {
         let status: Arc<Status> = Arc::new(move || serde_json::to_string(&status()));
         let mut connections = JoinSet::new();

@@ -109,6 +109,16 @@ pub enum EnqueueError {
 }
 
 /// Error of a request for many jobs, and the jobs of earlier requests.
+///
+/// ```no_run
+/// use tenure_client::EnqueueAllError;
+///
+/// # async fn example(mail: tenure_client::Queue, emails: &[serde_json::Value]) {
+/// if let Err(EnqueueAllError { enqueued, error }) = mail.enqueue_all(emails).await {
+///     println!("{} of {} jobs were added: {error}", enqueued.len(), emails.len());
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("only {} jobs were added to their queues", enqueued.len())]
 pub struct EnqueueAllError {

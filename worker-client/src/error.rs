@@ -8,6 +8,18 @@ use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskId;
 
 /// A call without a usable answer.
+///
+/// ```no_run
+/// use tenure_client::Error;
+///
+/// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// match client.status("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await {
+///     Ok(status) => println!("{}", status.state),
+///     Err(Error::Refused { status: 404, .. }) => println!("the task does not exist"),
+///     Err(other) => return Err(other.into()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection failed or the timeout passed.
@@ -109,6 +121,14 @@ impl Error {
     }
 
     /// Returns why the certificate of the server is not trusted, if that is the error.
+    ///
+    /// ```
+    /// # fn example(error: &tenure_client::Error) {
+    /// if let Some(problem) = error.certificate_problem() {
+    ///     println!("{problem}: trust the authority of the server with `ClientBuilder::ca_file`");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn certificate_problem(&self) -> Option<String> {
         let Self::Network(error) = self else { return None };
@@ -194,6 +214,12 @@ impl Error {
     }
 
     /// Wraps an I/O error about a local file.
+    ///
+    /// ```
+    /// # use tenure_client::Error;
+    /// let read = std::fs::read("does-not-exist").map_err(Error::of_file("the list cannot be read"));
+    /// assert_eq!(read.unwrap_err().to_string(), "the list cannot be read");
+    /// ```
     pub fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::File { what, source }

@@ -20,6 +20,19 @@ const LINE_MAX: usize = 16 << 20;
 const GONE: &[u8] = b"gone";
 
 /// A stream of events, in the order of the log.
+///
+/// ```no_run
+/// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
+/// let mut after = None;
+/// loop {
+///     let mut events = client.follow_events(after, &[]).await?;
+///     while let Some(event) = events.read().await? {
+///         println!("{} {}", event["position"], event["exchange"]);
+///     }
+///     after = events.position();
+/// }
+/// # }
+/// ```
 pub struct EventStream {
     response: Response,
     frames: Frames,
@@ -84,6 +97,14 @@ impl EventStream {
     ///
     /// # Errors
     /// The connection was lost, or the response is not a stream of events.
+    ///
+    /// ```no_run
+    /// # async fn example(events: &mut tenure_client::EventStream) -> Result<(), tenure_client::Error> {
+    /// while let Some(event) = events.read().await? {
+    ///     println!("{}", event["payload"]);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn read(&mut self) -> Result<Option<Value>, Error> {
         loop {
             while let Some((position, data)) = self.frames.come.pop_front() {
@@ -99,6 +120,14 @@ impl EventStream {
     }
 
     /// Position up to which the log was searched, to continue from. None if not known yet.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, EventStream};
+    /// # async fn example(client: &Client, ended: &EventStream) -> Result<(), tenure_client::Error> {
+    /// let events = client.follow_events(ended.position(), &[]).await?;
+    /// # drop(events);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.position

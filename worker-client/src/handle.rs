@@ -38,6 +38,16 @@ pub struct Handle {
 }
 
 /// Why there is no result of a job.
+///
+/// ```no_run
+/// use tenure_client::ResultError;
+///
+/// # async fn example(handle: tenure_client::Handle) {
+/// if let Err(ResultError::NotCompleted { reason, failure, .. }) = handle.result::<()>().await {
+///     println!("{reason}: {}", failure.map_or_else(String::new, |failure| failure.message));
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultError {

@@ -21,6 +21,14 @@ const GRACE_SHARE: u32 = 3;
 const REPEAT_SHARE: u32 = 8;
 
 /// When to renew a claim and when to give it up.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::keep::Terms;
+///
+/// let terms = Terms { grace: Duration::from_secs(30), ..Terms::default() };
+/// assert_eq!(terms.heartbeat, 0.75);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
     /// Share of the lease after which it is renewed, or earlier to leave time for retries. From 0
@@ -39,6 +47,17 @@ impl Default for Terms {
 }
 
 /// Why [`Claim::keep`] stopped.
+///
+/// ```no_run
+/// use tenure_client::keep::{Terms, Unkept};
+///
+/// # async fn example(claim: &mut tenure_client::Claim) {
+/// match claim.keep(Terms::default()).await {
+///     Unkept::Lost(lost) => println!("stop at once: {}", lost.because),
+///     Unkept::Unanswered => println!("stop within the grace"),
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unkept {
     Lost(Lost),

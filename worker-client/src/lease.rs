@@ -14,6 +14,16 @@ use tokio::time::Instant;
 const UNDATED_LEASE: Duration = Duration::from_secs(30);
 
 /// When a claim ends, and when to renew it.
+///
+/// ```no_run
+/// # async fn example(claim: &mut tenure_client::Claim) -> Result<(), tenure_client::Error> {
+/// let lease = claim.lease();
+/// tokio::time::sleep_until(lease.renew_at()).await;
+/// if let tenure_client::Renewal::Lost(lost) = claim.reclaim().await? {
+///     println!("stop working: {}", lost.because);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     since: Instant,
@@ -51,12 +61,26 @@ impl Lease {
     }
 
     /// Returns when the claim ends without renewal.
+    ///
+    /// ```no_run
+    /// # async fn work() {}
+    /// # async fn example(claim: &tenure_client::Claim) {
+    /// let in_time = tokio::time::timeout_at(claim.lease().ends(), work()).await.is_ok();
+    /// # let _ = in_time;
+    /// # }
+    /// ```
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
     }
 
     /// Returns when to renew: after three quarters of the lease.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: &tenure_client::Claim) {
+    /// tokio::time::sleep_until(claim.lease().renew_at()).await;
+    /// # }
+    /// ```
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.ends - self.length() / 4

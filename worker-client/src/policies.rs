@@ -98,6 +98,13 @@ impl Client {
     }
 
     /// Replaces the rules that override a queue's policy for one key.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = tenure_client::KeyRules { concurrency: Some(2), ..Default::default() };
+    /// client.set_queue_key(&"acme/mail".parse()?, "customer-7", &rules).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn set_queue_key(&self, queue: &TaskQueueId, key: &str, rules: &KeyRules) -> Result<Value, Error> {
         self.own(Method::PUT, of_key(queue, key), Some(text(rules))).await
     }
@@ -187,6 +194,13 @@ impl Client {
     ///
     /// # Errors
     /// The run is not claimed or was given back too often (409).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let in_a_minute = tenure_client::ReleaseRequest { delay: Some(60), ..Default::default() };
+    /// client.release_run("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, &in_a_minute).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn release_run(&self, id: TaskId, run: RunId, release: &ReleaseRequest) -> Result<Value, Error> {
         let path = format!("/tasks/{}/runs/{}/release", parameter(&id), parameter(&run));
         self.own(Method::POST, path, Some(text(release))).await

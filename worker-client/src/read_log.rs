@@ -19,6 +19,18 @@ const LINE_MAX: usize = 80;
 const MISSING_MAX: u64 = 1 << 50;
 
 /// The log of a run as it grows.
+///
+/// ```no_run
+/// # use tenure_client::{Client, RunId, TaskId};
+/// # async fn example(client: &Client, task_id: TaskId, run_id: RunId) -> Result<(), tenure_client::Error> {
+/// let mut log = client.read_live_log(task_id, run_id, 0, false).await?;
+/// let mut text = Vec::new();
+/// while let Some(bytes) = log.read().await? {
+///     text.extend(bytes);
+/// }
+/// println!("{} bytes, up to offset {}", text.len(), log.next_offset());
+/// # Ok(()) }
+/// ```
 pub struct LogStream {
     response: Response,
     position: LogPosition,
@@ -66,6 +78,14 @@ impl LogStream {
     ///
     /// # Errors
     /// The connection broke off. Continue at [`LogStream::next_offset`].
+    ///
+    /// ```no_run
+    /// # async fn example(log: &mut tenure_client::LogStream) -> Result<(), tenure_client::Error> {
+    /// while let Some(bytes) = log.read().await? {
+    ///     print!("{}", String::from_utf8_lossy(&bytes));
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn read(&mut self) -> Result<Option<Vec<u8>>, Error> {
         loop {
             let chunk = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
@@ -83,6 +103,14 @@ impl LogStream {
     }
 
     /// Returns the offset of the next byte in the whole log.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, Error, LogStream, RunId, TaskId};
+    /// # async fn example(client: &Client, ended: LogStream, task: TaskId, run: RunId) -> Result<(), Error> {
+    /// let log = client.read_live_log(task, run, ended.next_offset(), true).await?;
+    /// # drop(log);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn next_offset(&self) -> u64 {
         self.position.next

@@ -24,6 +24,15 @@ use crate::{Client, Error, WorkerName};
 const INBOX_WAIT_MAX: u64 = 30;
 
 /// Messages for a session.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use tenure_client::{Client, Inbox, SessionId};
+/// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+/// let Inbox { items, expires, .. } = client.inbox(session, 0, Duration::ZERO).await?;
+/// println!("{} items; the session ends at {expires} unless renewed", items.len());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbox {
     /// End of the session without renewal. Reading the inbox renews it.
@@ -36,6 +45,18 @@ pub struct Inbox {
 }
 
 /// A message for a session.
+///
+/// ```
+/// use tenure_client::{InboxEvent, InboxItem};
+///
+/// fn handle(item: &InboxItem) {
+///     match &item.what {
+///         Some(InboxEvent::Command { command, .. }) => println!("{command}"),
+///         Some(InboxEvent::RunEnded { task_id, .. }) => println!("stop working on {task_id}"),
+///         _ => println!("item {} is ignored", item.id),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxItem {
     /// Increases within the session. Acknowledges all earlier items too.

@@ -9,6 +9,17 @@ use crate::client::{Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
 /// A time to read numbers of. By default the last hour.
+///
+/// ```
+/// use tenure_client::StatisticsRange;
+///
+/// # fn example(client: &tenure_client::Client) {
+/// let day = chrono::TimeDelta::days(1);
+/// let from = client.now().time() - day;
+/// let range = StatisticsRange { from: Some(from.into()), to: None, step: Some(600) };
+/// # let _ = range;
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatisticsRange {
     /// Start.

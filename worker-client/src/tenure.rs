@@ -10,12 +10,32 @@ use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
+/// Change of a task: see [`Client::change_task`].
+///
+/// ```no_run
+/// use tenure_client::TaskChange;
+///
+/// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// client.change_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, TaskChange::Cancel).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskChange {
     Cancel,
     Rerun,
 }
 
+/// Change of a task group: see [`Client::change_group`].
+///
+/// ```no_run
+/// use tenure_client::GroupChange;
+///
+/// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let group = "9HrBC1jMQ3KlZw4CssPUeQ".parse()?;
+/// client.change_group(group, GroupChange::Seal).await?;
+/// client.change_group(group, GroupChange::Cancel).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupChange {
     /// The group must be sealed.

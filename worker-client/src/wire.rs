@@ -16,6 +16,12 @@ use tenure_api::states::Priority;
 const RERUN: &str = "rerun";
 
 /// State of a task or run.
+///
+/// ```
+/// use tenure_client::State;
+///
+/// assert_eq!(State::Running.to_string(), "running");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -61,6 +67,18 @@ impl fmt::Display for State {
 }
 
 /// Description of a task for people.
+///
+/// ```
+/// use tenure_client::Metadata;
+///
+/// let metadata = Metadata {
+///     name: "greet".to_owned(),
+///     description: "Says hello.".to_owned(),
+///     owner: "me@example.com".to_owned(),
+///     source: "https://example.com/greet".to_owned(),
+/// };
+/// # drop(metadata);
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Metadata {
     pub name: String,
@@ -73,6 +91,16 @@ pub struct Metadata {
 }
 
 /// Definition of a task to create. `None` and empty fields get the server's defaults.
+///
+/// ```no_run
+/// use tenure_client::{NewTask, Priority};
+///
+/// # use tenure_client::{Client, TaskId};
+/// # async fn example(client: &Client, id: TaskId, task: NewTask) -> Result<(), tenure_client::Error> {
+/// let urgent = NewTask { priority: Some(Priority::High), retries: Some(2), ..task };
+/// client.create_task(id, &urgent).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewTask<P = Value> {
@@ -148,6 +176,16 @@ impl<P> NewTask<P> {
 }
 
 /// The fields of a task definition that workers use.
+///
+/// ```no_run
+/// #[derive(serde::Deserialize)]
+/// struct Email { to: String }
+///
+/// # fn example(task: &tenure_client::Task) -> Result<(), serde_json::Error> {
+/// let email: Email = serde_json::from_str(task.payload.get())?;
+/// println!("to {} until {}", email.to, task.deadline);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Task {
@@ -168,6 +206,14 @@ pub struct Task {
 }
 
 /// One attempt at a task.
+///
+/// ```
+/// # fn example(status: &tenure_client::TaskStatus) {
+/// for run in &status.runs {
+///     println!("run {}: {} {}", run.run_id, run.state, run.reason_resolved.as_deref().unwrap_or("so far"));
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunStatus {
@@ -186,6 +232,14 @@ pub struct RunStatus {
 }
 
 /// Status of a task.
+///
+/// ```no_run
+/// # use tenure_client::{Client, TaskId};
+/// # async fn example(client: &Client, task_id: TaskId) -> Result<(), tenure_client::Error> {
+/// let status = client.status(task_id).await?;
+/// println!("{} after {} runs, {} retries left", status.state, status.runs.len(), status.retries_left);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskStatus {
@@ -197,6 +251,14 @@ pub struct TaskStatus {
     pub runs: Vec<RunStatus>,
 }
 
+/// Numbers of tasks of a queue.
+///
+/// ```no_run
+/// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let counts = client.counts(&"acme/mail".parse()?).await?;
+/// println!("{} pending, {} claimed", counts.pending_tasks, counts.claimed_tasks);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueCounts {

@@ -17,6 +17,18 @@ use crate::{Claim, Client, Error};
 const UNKNOWN_CODE: u16 = 500;
 
 /// Outcome of [`Client::work`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use tenure_client::{Client, Worked, WorkerName};
+/// # async fn example(client: &Client, me: &WorkerName) -> Result<(), Box<dyn std::error::Error>> {
+/// let worked: Worked = client.work(&"proj/linux".parse()?, me, &[], 10, Duration::from_secs(20)).await?;
+/// for claim in worked.claims {
+///     println!("working on {}", claim.task_id());
+///     claim.complete().await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Worked {
     /// In the order of the request. Pass each to [`Claim::settle`].

@@ -22,6 +22,17 @@ use crate::{Client, Error, retry};
 const DIGEST: &str = "repr-digest";
 
 /// A finished download.
+///
+/// ```no_run
+/// # use tenure_client::{Client, TaskId};
+/// use tenure_client::Downloaded;
+///
+/// # async fn example(client: &Client, task_id: TaskId) -> Result<(), tenure_client::Error> {
+/// let file = client.download(task_id, None, "public/result.tar", "result.tar".as_ref()).await?;
+/// let Downloaded { bytes, sha256 } = file;
+/// println!("{bytes} bytes, SHA-256 {sha256}");
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Downloaded {
     pub bytes: u64,

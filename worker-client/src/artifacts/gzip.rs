@@ -13,6 +13,14 @@ pub(super) const ENCODING: &str = "gzip";
 const BUFFER_BYTES: usize = 128 * 1024;
 
 /// Compresses the output of `write` into an unnamed file.
+///
+/// ```
+/// use tenure_client::artifacts::gzip;
+///
+/// let packed = gzip::compress(&std::env::temp_dir(), |to| to.write_all(b"hello"))?;
+/// assert!(packed.metadata()?.len() > 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut encoder = GzEncoder::new(tempfile::tempfile_in(folder)?, Compression::default());
     write(&mut encoder)?;
@@ -20,6 +28,18 @@ pub fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<
 }
 
 /// Copies a part, independent of the read position.
+///
+/// ```
+/// # use std::io::Write as _;
+/// use tenure_client::artifacts::gzip;
+///
+/// # let mut file = tempfile::tempfile()?;
+/// file.write_all(b"head body")?;
+/// let mut part: Vec<u8> = Vec::new();
+/// gzip::copy(&file, 5..9, &mut part)?;
+/// assert_eq!(part, b"body");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = part.start;

@@ -24,6 +24,19 @@ use crate::{Client, Error};
 const STALLED_AFTER: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// An artifact to create.
+///
+/// ```no_run
+/// use tenure_client::NewArtifact;
+///
+/// # fn example(claim: &tenure_client::Claim) {
+/// let report = NewArtifact::Reference {
+///     url: "https://example.com/reports/7".to_owned(),
+///     content_type: "text/html".to_owned(),
+///     expires: claim.task().expires,
+/// };
+/// # drop(report);
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "storageType", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum NewArtifact {
@@ -45,6 +58,19 @@ pub enum NewArtifact {
 }
 
 /// Reason why a file could not become an artifact.
+///
+/// ```no_run
+/// use tenure_client::{NewArtifact, UnusableBecause};
+///
+/// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
+/// let missing = NewArtifact::Error {
+///     reason: UnusableBecause::Missing,
+///     message: "the build wrote no report".to_owned(),
+///     expires: claim.task().expires,
+/// };
+/// claim.client().create_artifact(claim.task_id(), claim.run_id(), "public/report.html", &missing).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum UnusableBecause {
     #[serde(rename = "file-missing-on-worker")]
@@ -59,6 +85,16 @@ pub enum UnusableBecause {
 }
 
 /// Signed URL for an upload.
+///
+/// ```no_run
+/// # use tenure_client::{Claim, Error, NewArtifact};
+/// # async fn example(claim: &Claim, artifact: &NewArtifact) -> Result<(), Error> {
+/// let created = claim.client().create_artifact(claim.task_id(), claim.run_id(), "public/a.txt", artifact).await?;
+/// if let Some(target) = created {
+///     println!("send the bytes as {} until {}", target.content_type, target.expires);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct PutUrl {
     url: String,
@@ -69,6 +105,13 @@ pub struct PutUrl {
 
 impl PutUrl {
     /// Returns the URL. It is a secret that suffices to write the artifact's bytes.
+    ///
+    /// ```no_run
+    /// # fn put(_url: &str, _content_type: &str, _bytes: &[u8]) {}
+    /// # fn example(target: &tenure_client::PutUrl) {
+    /// put(target.expose(), &target.content_type, b"hello");
+    /// # }
+    /// ```
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.url
@@ -82,6 +125,17 @@ impl fmt::Debug for PutUrl {
 }
 
 /// An artifact in a listing.
+///
+/// ```no_run
+/// # use tenure_client::{Client, TaskId};
+/// use tenure_client::Artifact;
+///
+/// # async fn example(client: &Client, task_id: TaskId) -> Result<(), tenure_client::Error> {
+/// let listed: Vec<Artifact> = client.list_artifacts(task_id, None).await?;
+/// let bytes: u64 = listed.iter().filter_map(|artifact| artifact.size).sum();
+/// println!("{} artifacts, {bytes} bytes", listed.len());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {

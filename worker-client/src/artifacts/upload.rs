@@ -22,6 +22,16 @@ const CHUNK_BYTES: u64 = 128 * 1024;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(300);
 
 /// A file to upload. Its length is fixed when it is opened.
+///
+/// ```no_run
+/// use tenure_client::Upload;
+///
+/// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
+/// let report = Upload::from_path("report.html".as_ref(), "text/html", claim.task().expires)?;
+/// let report = report.gzip("/var/tmp".as_ref()).await?;
+/// claim.client().upload(claim.task_id(), claim.run_id(), "public/report.html", &report).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Upload {
     file: Arc<File>,
@@ -42,12 +52,28 @@ struct Progress {
 
 impl Upload {
     /// Opens a file for upload.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, Error, Upload};
+    /// # fn example(claim: &Claim) -> Result<(), Error> {
+    /// let report = Upload::from_path("report.html".as_ref(), "text/html", claim.task().expires)?;
+    /// # drop(report);
+    /// # Ok(()) }
+    /// ```
     pub fn from_path(path: &Path, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::of_file(format!("{} cannot be opened", path.display())))?;
         Self::from_file(file, content_type, expires)
     }
 
     /// Uploads an open file.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, Error, Upload};
+    /// # fn example(claim: &Claim, file: std::fs::File) -> Result<(), Error> {
+    /// let log = Upload::from_file(file, "text/plain", claim.task().expires)?;
+    /// # drop(log);
+    /// # Ok(()) }
+    /// ```
     pub fn from_file(file: File, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let length = file.metadata().map_err(Error::of_file("a file to upload has no length"))?.len();
         let (file, content_type) = (Arc::new(file), content_type.to_owned());
@@ -55,12 +81,28 @@ impl Upload {
     }
 
     /// Marks the file as gzip output of `content_length` bytes.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, Error, Upload};
+    /// # fn example(claim: &Claim) -> Result<(), Error> {
+    /// let log = Upload::from_path("log.txt.gz".as_ref(), "text/plain", claim.task().expires)?.compressed(52_100);
+    /// assert_eq!(log.content_length(), 52_100);
+    /// # Ok(()) }
+    /// ```
     pub fn compressed(self, content_length: u64) -> Self {
         Self { encoding: Some(gzip::ENCODING), content_length, ..self }
     }
 
     /// Compresses the file into an unnamed file in `folder`. It is stored compressed; readers
     /// receive the original bytes.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Error, Upload};
+    /// # async fn example(log: Upload) -> Result<(), Error> {
+    /// let log = log.gzip("/var/tmp".as_ref()).await?;
+    /// # drop(log);
+    /// # Ok(()) }
+    /// ```
     pub async fn gzip(self, folder: &Path) -> Result<Self, Error> {
         let (from, length, folder) = (Arc::clone(&self.file), self.length, folder.to_owned());
         let packed = blocking(move || gzip::compress(&folder, |to| gzip::copy(&from, 0..length, to))).await;
@@ -69,6 +111,12 @@ impl Upload {
     }
 
     /// Returns the number of bytes after decompression.
+    ///
+    /// ```no_run
+    /// # fn example(log: &tenure_client::Upload) {
+    /// println!("{} bytes", log.content_length());
+    /// # }
+    /// ```
     #[must_use]
     pub fn content_length(&self) -> u64 {
         self.content_length
@@ -120,6 +168,14 @@ impl Client {
     ///
     /// # Errors
     /// The bytes cannot be sent, or the file cannot be read.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, Error, Upload};
+    /// # async fn example(claim: &Claim) -> Result<(), Error> {
+    /// let log = Upload::from_path("log.txt".as_ref(), "text/plain", claim.task().expires)?;
+    /// claim.client().upload(claim.task_id(), claim.run_id(), "public/log.txt", &log).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn upload(&self, task_id: TaskId, run_id: RunId, name: &str, upload: &Upload) -> Result<(), Error> {
         let artifact = NewArtifact::S3 {
             content_type: upload.content_type.clone(),
@@ -171,6 +227,13 @@ fn read(file: &File, at: u64, count: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Runs blocking file operations on another thread.
+///
+/// ```no_run
+/// # async fn example() -> std::io::Result<()> {
+/// let report = tenure_client::artifacts::blocking(|| std::fs::read_to_string("report.html")).await?;
+/// # drop(report);
+/// # Ok(()) }
+/// ```
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
 }

@@ -52,6 +52,18 @@ pub trait Balancer: Send + Sync + 'static {
 }
 
 /// A run that may be claimed.
+///
+/// ```
+/// use tenure_client::consumer::balancer::Offer;
+///
+/// fn is_first_run(offer: &Offer) -> bool {
+///     offer.run_id.number() == 0
+/// }
+///
+/// let offer = Offer { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse()?, run_id: "2".parse()? };
+/// assert!(!is_first_run(&offer));
+/// # Ok::<(), tenure_client::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Offer {
     pub task_id: TaskId,
@@ -59,6 +71,18 @@ pub struct Offer {
 }
 
 /// The state on which a balancer decides.
+///
+/// ```
+/// use tenure_client::consumer::balancer::Cluster;
+///
+/// fn average(cluster: &Cluster) -> Option<usize> {
+///     let workers = cluster.workers.as_ref()?;
+///     workers.iter().sum::<usize>().checked_div(workers.len())
+/// }
+///
+/// let cluster = Cluster { now: tokio::time::Instant::now(), own: Vec::new(), workers: Some(vec![3, 5]) };
+/// assert_eq!(average(&cluster), Some(4));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Cluster {
     pub now: Instant,
@@ -69,6 +93,15 @@ pub struct Cluster {
     pub workers: Option<Vec<usize>>,
 }
 
+/// A task of this consumer.
+///
+/// ```
+/// use tenure_client::consumer::balancer::{Cluster, OwnTask};
+///
+/// fn oldest(cluster: &Cluster) -> Option<&OwnTask> {
+///     cluster.own.iter().find(|task| !task.stopping)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnTask {
     pub task_id: TaskId,
@@ -77,6 +110,15 @@ pub struct OwnTask {
 }
 
 /// Decision about a run.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::consumer::balancer::{CanClaim, Cluster};
+///
+/// fn one_at_a_time(cluster: &Cluster) -> CanClaim {
+///     if cluster.own.is_empty() { CanClaim::Yes } else { CanClaim::No(Some(cluster.now + Duration::from_secs(1))) }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CanClaim {
     Yes,
@@ -94,6 +136,16 @@ impl Cluster {
 
 /// Gives away tasks beyond 1.2 times the average, and then claims none for as many seconds as it
 /// gave tasks. Needs sessions to know of other workers.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// use tenure_client::consumer::balancer::Fair;
+///
+/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+/// builder.balancer(Fair::default()).balance_every(Duration::from_secs(300))
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Fair {
     refuses_until: Mutex<Option<Instant>>,
@@ -141,6 +193,16 @@ fn any_of(count: usize) -> usize {
 }
 
 /// Pauses longer with more tasks. Gives none away.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// use tenure_client::consumer::balancer::Sleep;
+///
+/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+/// builder.balancer(Sleep { per_task: Duration::from_millis(50) })
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Sleep {
     pub per_task: Duration,
@@ -168,12 +230,31 @@ impl Balancer for Sleep {
 
 /// Claims tasks while the usage of a resource is below a limit. Above another limit, gives away the
 /// oldest task in each pass.
+///
+/// ```
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// use tenure_client::consumer::balancer::{BadLimits, Resource};
+///
+/// # fn used_memory() -> f64 { 40.0 }
+/// # fn example(builder: ConsumerBuilder) -> Result<ConsumerBuilder, BadLimits> {
+/// let memory = Resource::new(70, 90, used_memory)?;
+/// # Ok(
+/// builder.balancer(memory)
+/// # ) }
+/// ```
 pub struct Resource<Used> {
     claim_limit: u8,
     release_limit: u8,
     used: Used,
 }
 
+/// Refusal of [`Resource::new`].
+///
+/// ```
+/// use tenure_client::consumer::balancer::{BadLimits, Resource};
+///
+/// assert_eq!(Resource::new(90, 70, || 0.0).err(), Some(BadLimits));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the limits must be from 1 to 100 %, and claiming must end before releasing begins")]
 pub struct BadLimits;
@@ -183,6 +264,12 @@ impl<Used: Fn() -> f64 + Send + Sync + 'static> Resource<Used> {
     ///
     /// # Errors
     /// A limit is not from 1 to 100, or the limit for claims is not the lower one.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::balancer::Resource;
+    /// // Claims below 70 %, and gives tasks away above 90 %.
+    /// assert!(Resource::new(70, 90, || 40.0).is_ok());
+    /// ```
     pub fn new(claim_limit: u8, release_limit: u8, used: Used) -> Result<Self, BadLimits> {
         let fit = (1..=100).contains(&claim_limit) && release_limit <= 100 && claim_limit < release_limit;
         if fit { Ok(Self { claim_limit, release_limit, used }) } else { Err(BadLimits) }

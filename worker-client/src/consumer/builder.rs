@@ -24,6 +24,14 @@ use crate::{Client, WorkerName};
 const WAIT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(30);
 /// Default time to live of a consumer's session.
+///
+/// ```
+/// use tenure_client::consumer::SESSION_TTL;
+///
+/// # fn example(builder: tenure_client::consumer::ConsumerBuilder) -> tenure_client::consumer::ConsumerBuilder {
+/// builder.session(SESSION_TTL / 2)
+/// # }
+/// ```
 pub const SESSION_TTL: Duration = Duration::from_secs(120);
 /// The grace is at most a third of the time to live.
 const GRACE_SHARE: u32 = 3;
@@ -84,6 +92,16 @@ pub struct ConsumerBuilder {
 }
 
 /// Why a consumer cannot be built.
+///
+/// ```
+/// use tenure_client::Client;
+/// use tenure_client::consumer::{BuildError, Consumer};
+///
+/// let client = Client::builder().root_url("http://127.0.0.1:8080").build()?;
+/// let built = Consumer::builder(client, "acme/mail".parse()?).name("eu", "mail-1").build();
+/// assert_eq!(built.err(), Some(BuildError::NoHandler));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {

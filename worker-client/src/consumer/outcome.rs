@@ -176,6 +176,15 @@ impl<T: Serialize, E: Display> From<Result<T, E>> for Outcome {
 }
 
 /// Outcome of a panic of a handler.
+///
+/// ```
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// use tenure_client::consumer::OnPanic;
+///
+/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+/// builder.on_panic(OnPanic::Fail)
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnPanic {
     /// The task failed.

@@ -16,6 +16,18 @@ use crate::Error;
 use crate::debug::Debug;
 
 /// Claims tasks of a queue and runs them. See the [module](super).
+///
+/// ```no_run
+/// use tenure_client::consumer::{Consumer, Job, Stop};
+///
+/// # async fn example(client: tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let consumer = Consumer::builder(client, "acme/mail".parse()?)
+///     .name("eu", "mail-1")
+///     .handler(|job: Job, _stop: Stop| async move { println!("{}", job.payload()) })
+///     .build()?;
+/// consumer.run_until(tokio::signal::ctrl_c()).await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "a consumer does nothing until it runs"]
 pub struct Consumer {
     pub(super) inner: Arc<Inner>,

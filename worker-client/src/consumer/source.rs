@@ -119,12 +119,29 @@ pub trait Source: Send + 'static {
 }
 
 /// A claimed or probably claimable run. It counts against the capacity from now on.
+///
+/// ```
+/// use tenure_client::Claim;
+/// use tenure_client::consumer::source::Found;
+///
+/// fn found(claims: Vec<Claim>) -> Vec<Found> {
+///     claims.into_iter().map(Found::claimed).collect()
+/// }
+/// ```
 pub struct Found(Boxed<'static, Claimed>);
 
 /// The value is kept until the job ends. None if the run cannot be claimed.
 pub(super) type Claimed = Result<Option<(Claim, Box<dyn Any + Send>)>, Error>;
 
 impl Found {
+    /// Returns a run that is claimed already.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::Found;
+    /// # fn example(claim: tenure_client::Claim) -> Found {
+    /// Found::claimed(claim)
+    /// # }
+    /// ```
     #[must_use]
     pub fn claimed(claim: Claim) -> Self {
         Self::to_claim(std::future::ready(Ok(Some((claim, ())))))
@@ -133,6 +150,17 @@ impl Found {
     /// Claims a run concurrently with further searches. The value beside the claim is dropped when
     /// the job ends. An error ends the consumer: return one only if the worker may not claim at
     /// all.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::Found;
+    /// # use tenure_client::{Client, RunId, TaskId, WorkerName};
+    /// # fn example(client: Client, me: WorkerName, task_id: TaskId, run_id: RunId) -> Found {
+    /// Found::to_claim(async move {
+    ///     // None if another worker was first.
+    ///     Ok(client.claim_task(task_id, run_id, &me).await.ok().map(|claim| (claim, ())))
+    /// })
+    /// # }
+    /// ```
     pub fn to_claim<G: Send + 'static>(
         claim: impl Future<Output = Result<Option<(Claim, G)>, Error>> + Send + 'static,
     ) -> Self {
@@ -148,6 +176,16 @@ impl Found {
 }
 
 /// Calls for work of any server of the Queue API. Results go with them if the server is Tenure.
+///
+/// ```
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// # use tenure_client::{Client, TaskQueueId, WorkerName};
+/// use tenure_client::consumer::source::ClaimWork;
+///
+/// # fn example(builder: ConsumerBuilder, client: Client, queue: TaskQueueId, me: WorkerName) -> ConsumerBuilder {
+/// builder.source(ClaimWork::new(client, queue, me))
+/// # }
+/// ```
 pub struct ClaimWork {
     client: Client,
     queue: TaskQueueId,
@@ -162,6 +200,15 @@ pub struct ClaimWork {
 
 impl ClaimWork {
     /// `name` must be the consumer's.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::ClaimWork;
+    /// # fn example(client: tenure_client::Client) -> Result<(), tenure_client::InvalidId> {
+    /// let me = tenure_client::WorkerName { group: "eu".parse()?, id: "linux-1".parse()? };
+    /// let source = ClaimWork::new(client, "acme/linux".parse()?, me);
+    /// # drop(source);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
         let session = None;

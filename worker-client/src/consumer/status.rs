@@ -14,6 +14,13 @@ use crate::Error;
 use crate::debug::Debug;
 
 /// Status of a consumer.
+///
+/// ```
+/// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+/// let status = handle.status();
+/// println!("{} of {} slots are taken", status.tasks.len(), status.capacity);
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -35,6 +42,15 @@ pub struct Status {
     pub tasks: Vec<JobStatus>,
 }
 
+/// Status of a job.
+///
+/// ```
+/// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+/// for job in handle.status().tasks {
+///     println!("task {} run {}: {:?} since {}", job.task_id, job.run_id, job.state, job.started);
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -49,6 +65,16 @@ pub struct JobStatus {
     pub state: JobState,
 }
 
+/// State of a job.
+///
+/// ```
+/// use tenure_client::consumer::JobState;
+///
+/// # fn example(status: &tenure_client::consumer::Status) {
+/// let stopping = status.tasks.iter().filter(|job| job.state == JobState::Stopping).count();
+/// println!("{stopping} jobs are stopping");
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {

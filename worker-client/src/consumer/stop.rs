@@ -11,6 +11,18 @@ use tokio::sync::watch;
 use crate::Lost;
 
 /// Why a job must stop.
+///
+/// ```
+/// use tenure_client::consumer::{Outcome, Stop, StopReason};
+///
+/// fn outcome(stop: &Stop) -> Outcome {
+///     match stop.reason() {
+///         None => Outcome::Completed(None),
+///         Some(StopReason::Shutdown) => Outcome::Release { after: None },
+///         Some(_) => Outcome::failed("stopped before the end"),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
@@ -172,6 +184,16 @@ impl Stop {
 }
 
 /// A run that ended without a report of its worker. `Display` describes it in words.
+///
+/// ```
+/// use tenure_client::consumer::HowLost;
+///
+/// # fn example(stop: &tenure_client::consumer::Stop) {
+/// if let Some(HowLost::Ended(run)) = stop.how_lost() {
+///     println!("run {} of task {}: {run}", run.run_id, run.task_id);
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedRun {
     pub task_id: TaskId,

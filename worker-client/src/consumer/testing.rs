@@ -109,6 +109,14 @@ pub struct Stopper {
 
 impl Stopper {
     /// Asks the handler to stop for this reason.
+    ///
+    /// ```
+    /// use tenure_client::consumer::StopReason;
+    ///
+    /// let (stopper, stop) = tenure_client::testing::stoppable();
+    /// stopper.request(StopReason::Shutdown);
+    /// assert_eq!(stop.reason(), Some(StopReason::Shutdown));
+    /// ```
     pub fn request(&self, reason: StopReason) {
         self.asked.send_replace(Some(reason));
     }
@@ -159,6 +167,16 @@ pub struct TestJob<P> {
 }
 
 /// Log and checkpoint of a handler: see [`TestJob`].
+///
+/// ```
+/// use tenure_client::testing::TestJob;
+///
+/// let (job, seen) = TestJob::new(()).observed();
+/// job.log().line("begun");
+/// assert_eq!(seen.log(), "begun\n");
+/// assert_eq!(seen.checkpoint::<u32>()?, None);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Observed {
     log: JobLog,
@@ -167,12 +185,27 @@ pub struct Observed {
 
 impl<P> TestJob<P> {
     /// A job with this payload, a random id, and no checkpoint, at its first attempt.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// assert_eq!(TestJob::new("a@example.com").build().attempt(), 1);
+    /// ```
     pub fn new(payload: P) -> Self {
         let task_id = TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
         Self { payload, task_id, attempt: 1, checkpoint: None }
     }
 
     /// Sets the id of the task.
+    ///
+    /// ```
+    /// use tenure_client::TaskId;
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// let task_id: TaskId = "9HrBC1jMQ3KlZw4CssPUeQ".parse()?;
+    /// assert_eq!(TestJob::new(()).task_id(task_id).build().task_id(), task_id);
+    /// # Ok::<(), tenure_client::InvalidId>(())
+    /// ```
     pub fn task_id(self, task_id: TaskId) -> Self {
         Self { task_id, ..self }
     }
@@ -192,6 +225,16 @@ impl<P> TestJob<P> {
     ///
     /// # Errors
     /// The value cannot be written as JSON.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let job = TestJob::new(()).checkpoint(&40)?.build();
+    /// assert_eq!(job.last_checkpoint::<u32>().await?, Some(40));
+    /// # Ok(()) }
+    /// ```
     pub fn checkpoint(self, checkpoint: &impl Serialize) -> Result<Self, serde_json::Error> {
         Ok(Self { checkpoint: Some(to_raw_value(checkpoint)?), ..self })
     }
@@ -232,6 +275,14 @@ impl<P> TestJob<P> {
 
 impl Observed {
     /// Returns the log. One of more than 4 MiB has lost its middle.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// let (job, seen) = TestJob::new(()).observed();
+    /// job.log().line("half of it is done");
+    /// assert_eq!(seen.log(), "half of it is done\n");
+    /// ```
     #[must_use]
     pub fn log(&self) -> String {
         self.log.text()
@@ -241,6 +292,17 @@ impl Observed {
     ///
     /// # Errors
     /// The checkpoint is not a `T`.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (job, seen) = TestJob::new(()).observed();
+    /// job.checkpoint(&40).await?;
+    /// assert_eq!(seen.checkpoint::<u32>()?, Some(40));
+    /// # Ok(()) }
+    /// ```
     pub fn checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
         read_memory(&self.memory).transpose()
     }

@@ -25,6 +25,22 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 pub const LAST_PIECE_WITHIN: Duration = Duration::from_secs(1);
 
 /// A log to send. Offsets count all bytes ever written, even those no longer kept.
+///
+/// ```
+/// use tenure_client::live_log::{Chunk, Log};
+///
+/// struct Text(&'static [u8]);
+///
+/// impl Log for Text {
+///     fn length(&self) -> u64 { self.0.len() as u64 }
+///
+///     fn read(&self, from: u64, most: usize) -> std::io::Result<Chunk> {
+///         Ok(Chunk { offset: from, bytes: self.0.iter().skip(from as usize).take(most).copied().collect() })
+///     }
+/// }
+/// # assert_eq!(Text(b"begun\n").read(2, 3)?.bytes, b"gun");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait Log: Send + Sync + 'static {
     /// Number of bytes written.
     fn length(&self) -> u64;
@@ -37,6 +53,13 @@ pub trait Log: Send + Sync + 'static {
 }
 
 /// A piece of a log.
+///
+/// ```
+/// use tenure_client::live_log::Chunk;
+///
+/// let chunk = Chunk { offset: 6, bytes: b"half\n".to_vec() };
+/// assert_eq!(chunk.offset + chunk.bytes.len() as u64, 11);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
     /// Offset of the first byte in the whole log.
@@ -92,6 +115,16 @@ impl Sender {
     /// Creates a sender. Its client needs the scope `queue:create-artifact:<taskId>/<runId>`, which
     /// the client of a claim has. The artifact of the live log expires at `expires` if not
     /// replaced.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use tenure_client::{Claim, live_log};
+    /// # fn example(claim: &Claim, log: Arc<dyn live_log::Log>) {
+    /// let (task_id, run_id, expires) = (claim.task_id(), claim.run_id(), claim.task().expires);
+    /// let live = live_log::Sender::new(claim.client(), task_id, run_id, expires, log);
+    /// # drop(live);
+    /// # }
+    /// ```
     #[must_use]
     pub fn new(client: &Client, task_id: TaskId, run_id: RunId, expires: Timestamp, log: Arc<dyn Log>) -> Self {
         let client = client.with_retry_policy(RetryPolicy::never());
@@ -101,6 +134,16 @@ impl Sender {
 
     /// Sends new bytes every second. Never returns; may be dropped. A run shorter than a second
     /// costs no request.
+    ///
+    /// ```no_run
+    /// # async fn work() {}
+    /// # async fn example(live: &tenure_client::live_log::Sender) {
+    /// tokio::select! {
+    ///     () = work() => {}
+    ///     () = live.run() => {}
+    /// }
+    /// # }
+    /// ```
     pub async fn run(&self) {
         tokio::select! {
             () = self.finished.cancelled() => {}
@@ -110,6 +153,13 @@ impl Sender {
     }
 
     /// Sends the rest within `within` if the server keeps this log, and stops.
+    ///
+    /// ```no_run
+    /// # use tenure_client::live_log::{LAST_PIECE_WITHIN, Sender};
+    /// # async fn example(live: &Sender) {
+    /// live.finish(LAST_PIECE_WITHIN).await;
+    /// # }
+    /// ```
     pub async fn finish(&self, within: Duration) {
         let last = async {
             let mut progress = self.progress.lock().await;

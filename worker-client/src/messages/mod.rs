@@ -31,6 +31,18 @@ const RECEIPT_PLACE: &str = "{{popReceipt}}";
 const ERROR_CODE: &str = "x-ms-error-code";
 
 /// Signed URLs of a message queue. Secret, so not printable.
+///
+/// ```no_run
+/// use tenure_client::MessageQueue;
+///
+/// # use tenure_client::{Client, Error, PollUrls};
+/// # async fn example(client: &Client, urls: &PollUrls) -> Result<(), Error> {
+/// let highest: Option<&MessageQueue> = urls.queues.first();
+/// if let Some(queue) = highest {
+///     println!("{} messages", client.messages(queue, 32).await?.len());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageQueue {
@@ -39,6 +51,15 @@ pub struct MessageQueue {
 }
 
 /// Message queues of a task queue.
+///
+/// ```no_run
+/// use tenure_client::PollUrls;
+///
+/// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let PollUrls { queues, expires, .. } = client.poll_task_urls(&"proj/linux".parse()?).await?;
+/// println!("{} message queues until {expires}", queues.len());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct PollUrls {
     /// Highest priority first.
@@ -50,6 +71,17 @@ pub struct PollUrls {
 }
 
 /// A message received by a poll.
+///
+/// ```no_run
+/// # use tenure_client::{Client, Message, MessageQueue, WorkerName};
+/// # async fn example(client: &Client, queue: &MessageQueue, message: Message, me: &WorkerName)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// let (task_id, run_id) = message.run()?;
+/// let claim = client.claim_task(task_id, run_id, me).await?;
+/// client.delete_message(queue, &message).await?;
+/// claim.complete().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Message {
     id: String,
@@ -59,6 +91,18 @@ pub struct Message {
 }
 
 /// Reason why a message does not name a run.
+///
+/// ```
+/// use tenure_client::Undecodable;
+///
+/// # fn example(message: &tenure_client::Message) {
+/// match message.run() {
+///     Ok((task_id, run_id)) => println!("run {run_id} of {task_id}"),
+///     Err(Undecodable::Base64(_)) => println!("the text is not base64"),
+///     Err(other) => println!("message {}: {other}", message.id()),
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Undecodable {
     /// The text is not base64.
@@ -83,6 +127,15 @@ struct Hint {
 
 impl Client {
     /// Returns signed URLs for polling the runs of a queue.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let urls = client.poll_task_urls(&"proj/linux".parse()?).await?;
+    /// for queue in &urls.queues {
+    ///     println!("{} messages", client.messages(queue, 32).await?.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
@@ -125,6 +178,17 @@ impl Client {
     ///
     /// # Errors
     /// Another worker has received the message since (400), or the URL has expired (403).
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, Error, MessageQueue};
+    /// # async fn example(client: &Client, queue: &MessageQueue) -> Result<(), Error> {
+    /// for message in client.messages(queue, 32).await? {
+    ///     if message.run().is_err() {
+    ///         client.delete_message(queue, &message).await?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn delete_message(&self, queue: &MessageQueue, message: &Message) -> Result<(), Error> {
         match self.use_signed(Method::DELETE, &queue.delete_url(message)?).await {
             Ok(_) => Ok(()),
@@ -154,12 +218,28 @@ impl Client {
 
 impl PollUrls {
     /// When to request new URLs: up to five minutes before these expire.
+    ///
+    /// ```
+    /// # use tokio::time::Instant;
+    /// # fn example(urls: &tenure_client::PollUrls) {
+    /// if urls.renew_at() <= Instant::now() {
+    ///     println!("request new URLs");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.renew_at
     }
 
     /// Expiry of the URLs, by the server's dates.
+    ///
+    /// ```
+    /// # use tokio::time::Instant;
+    /// # fn example(urls: &tenure_client::PollUrls) {
+    /// println!("{} s are left", urls.ends().saturating_duration_since(Instant::now()).as_secs());
+    /// # }
+    /// ```
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
@@ -188,12 +268,26 @@ impl MessageQueue {
 
 impl Message {
     /// Returns the id, the same each time the message is received.
+    ///
+    /// ```
+    /// # fn example(message: &tenure_client::Message) {
+    /// println!("message {}", message.id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
     /// Number of receipts, this one included.
+    ///
+    /// ```
+    /// # fn example(message: &tenure_client::Message) {
+    /// if message.dequeue_count() > 10 {
+    ///     println!("message {} was received {} times", message.id(), message.dequeue_count());
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn dequeue_count(&self) -> u32 {
         self.dequeue_count
@@ -203,6 +297,13 @@ impl Message {
     ///
     /// # Errors
     /// The message names no run; delete it.
+    ///
+    /// ```
+    /// # fn example(message: &tenure_client::Message) -> Result<(), tenure_client::Undecodable> {
+    /// let (task_id, run_id) = message.run()?;
+    /// println!("run {run_id} of task {task_id}");
+    /// # Ok(()) }
+    /// ```
     pub fn run(&self) -> Result<(TaskId, RunId), Undecodable> {
         let json = STANDARD.decode(self.text.trim()).map_err(Undecodable::Base64)?;
         let hint: Hint = serde_json::from_slice(&json).map_err(Undecodable::Json)?;

@@ -35,6 +35,13 @@ pub struct Incr {
 
 impl Incr {
     /// `skew` is the phase of this member; each member has another one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::partition::Incr;
+    /// let incr = Incr::new(Duration::from_secs(10), Duration::from_secs(3));
+    /// # drop(incr);
+    /// ```
     #[must_use]
     pub fn new(interval: Duration, skew: Duration) -> Self {
         Self { interval: interval.max(Duration::from_millis(1)), skew, index: None }
@@ -42,6 +49,13 @@ impl Incr {
 
     /// Returns the number of the interval at this time since 1970, whose counter is to be
     /// incremented.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::partition::Incr;
+    /// let incr = Incr::new(Duration::from_secs(10), Duration::from_secs(3));
+    /// assert_eq!(incr.number(Duration::from_secs(1_005)), 100);
+    /// ```
     #[must_use]
     pub fn number(&self, now: Duration) -> u64 {
         let number = now.as_millis() / self.interval.as_millis();
@@ -49,6 +63,13 @@ impl Incr {
     }
 
     /// Returns how long to wait from this time since 1970 until the next increment.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::partition::Incr;
+    /// let incr = Incr::new(Duration::from_secs(10), Duration::from_secs(3));
+    /// assert_eq!(incr.pause(Duration::from_secs(1_005)), Duration::from_secs(5 + 3));
+    /// ```
     #[must_use]
     pub fn pause(&self, now: Duration) -> Duration {
         let passed = now.as_millis() % self.interval.as_millis();
@@ -58,6 +79,14 @@ impl Incr {
 
     /// Takes in the incremented counter and that of the previous interval. Returns index and number
     /// of shares of the previous interval, unless this is the first one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::partition::Incr;
+    /// let mut incr = Incr::new(Duration::from_secs(10), Duration::from_secs(3));
+    /// assert_eq!(incr.counted(2, None), None);
+    /// assert_eq!(incr.counted(1, Some(5)), Some((1, 5)));
+    /// ```
     pub fn counted(&mut self, count: u64, previous: Option<u64>) -> Option<(u64, u64)> {
         // The first increment returns 1, but remainders begin at 0.
         self.index.replace(count.saturating_sub(1)).zip(previous)

@@ -96,6 +96,20 @@ impl Shared {
 }
 
 /// Work in progress with a key of the share. While it exists, no other member gets the key.
+///
+/// ```no_run
+/// # async fn send(_email: &str) {}
+/// # async fn example(member: &tenure_client::partition::Member, emails: &[String]) {
+/// if let Some(hold) = member.hold("customer 7") {
+///     for email in emails {
+///         if hold.is_lost() {
+///             break;
+///         }
+///         send(email).await;
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the key is free for other members once this is dropped"]
 pub struct Hold {

@@ -8,6 +8,15 @@ use tenure_api::partitions::{NextShare, Tick, slot_of_id, slot_of_key};
 use tokio::time::Instant;
 
 /// The share of a member: all keys whose slot leaves `index` when divided by `replicas`.
+///
+/// ```no_run
+/// use tenure_client::partition::Share;
+///
+/// # async fn example(member: &mut tenure_client::partition::Member) {
+/// let Share { index, replicas, .. } = member.wait_for_share().await;
+/// println!("share {index} of {replicas}");
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Share {

@@ -36,6 +36,22 @@ const STORED_WITHIN: Duration = Duration::from_secs(5);
 const AFTER_LOSS: Duration = Duration::from_secs(5);
 
 /// A handler whose tasks have a state: see [`statemachine`](super).
+///
+/// ```
+/// use tenure_client::consumer::statemachine::Machine;
+/// use tenure_client::consumer::{Handler, Job, Outcome, Stop};
+/// use tenure_client::testing;
+///
+/// async fn double(job: Job<u32>, _stop: Stop) -> Outcome {
+///     Outcome::completed(job.payload() * 2)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let outcome = Machine::new(double).run(testing::job(21), testing::stop()).await;
+/// assert_eq!(outcome, Outcome::completed(42));
+/// # }
+/// ```
 pub struct Machine<H> {
     handler: Arc<H>,
     /// Idle runs are released.
@@ -43,6 +59,15 @@ pub struct Machine<H> {
 }
 
 impl<H> Machine<H> {
+    /// Wraps a handler.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::statemachine::Machine;
+    /// # use tenure_client::consumer::{Job, Stop};
+    /// # async fn crawl(_job: Job, _stop: Stop) {}
+    /// let machine = Machine::new(crawl);
+    /// # drop(machine);
+    /// ```
     pub fn new(handler: H) -> Self {
         Self { handler: Arc::new(handler), releases: true }
     }
@@ -51,6 +76,14 @@ impl<H> Machine<H> {
     /// handlers that leave state on their machine. Without a session a command takes up to 20 s to
     /// arrive, or as set by
     /// [`ConsumerBuilder::commands_every`](crate::consumer::ConsumerBuilder::commands_every).
+    ///
+    /// ```
+    /// # use tenure_client::consumer::statemachine::Machine;
+    /// # use tenure_client::consumer::{Job, Stop};
+    /// # async fn crawl(_job: Job, _stop: Stop) {}
+    /// let machine = Machine::new(crawl).within_the_run();
+    /// # drop(machine);
+    /// ```
     #[must_use]
     pub fn within_the_run(self) -> Self {
         Self { releases: false, ..self }

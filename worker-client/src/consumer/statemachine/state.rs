@@ -10,12 +10,27 @@ use tenure_api::states::TaskCommand;
 /// How long a machine idles after an error.
 pub const FAULT_SLEEP: Duration = Duration::from_secs(600);
 /// This many errors within [`ERRORS_WITHIN`] fail the task; this many are kept.
+///
+/// ```
+/// use tenure_client::consumer::statemachine::{ERRORS_MAX, Message, Record, State};
+///
+/// # let now = chrono::DateTime::UNIX_EPOCH;
+/// let errors = std::iter::repeat_n(Message::Error("no disk".to_owned()), ERRORS_MAX);
+/// let after = errors.fold(Record::default(), |record, error| record.take(error, now));
+/// assert_eq!(after.state, State::Failed);
+/// ```
 pub const ERRORS_MAX: usize = 8;
 /// See [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 3600);
 const ERROR_CHARS: usize = 500;
 
 /// State of a machine.
+///
+/// ```
+/// use tenure_client::consumer::statemachine::State;
+///
+/// assert_eq!(State::Paused.to_string(), "paused");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum State {
@@ -50,6 +65,12 @@ impl fmt::Display for State {
 }
 
 /// Changes the state: a command, or a handler's outcome.
+///
+/// ```
+/// use tenure_client::consumer::statemachine::Message;
+///
+/// assert_eq!(Message::Error("no disk".to_owned()).to_string(), "error");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     Run,
@@ -67,6 +88,14 @@ pub enum Message {
 
 impl Message {
     /// Returns none for a command to sleep without a time.
+    ///
+    /// ```
+    /// use tenure_client::TaskCommand;
+    /// use tenure_client::consumer::statemachine::Message;
+    ///
+    /// assert_eq!(Message::of(TaskCommand::Pause, None), Some(Message::Pause));
+    /// assert_eq!(Message::of(TaskCommand::Sleep, None), None);
+    /// ```
     #[must_use]
     pub fn of(command: TaskCommand, until: Option<DateTime<Utc>>) -> Option<Self> {
         Some(match command {
@@ -98,6 +127,13 @@ impl fmt::Display for Message {
 }
 
 /// The state does not accept the message.
+///
+/// ```
+/// use tenure_client::consumer::statemachine::{Message, Refused, State};
+///
+/// let refused = Refused { state: State::Killed, message: Message::Run };
+/// assert_eq!(refused.to_string(), "a task that is killed cannot take the message `run`");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a task that is {state} cannot take the message `{message}`")]
 pub struct Refused {
@@ -105,6 +141,16 @@ pub struct Refused {
     pub message: Message,
 }
 
+/// An error of a task.
+///
+/// ```
+/// use tenure_client::consumer::statemachine::{ErrorNote, Record};
+///
+/// fn last_error(record: &Record) -> Option<&str> {
+///     record.errors.last().map(|ErrorNote { error, .. }| error.as_str())
+/// }
+/// # assert_eq!(last_error(&Record::default()), None);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorNote {
     pub at: DateTime<Utc>,
@@ -113,6 +159,14 @@ pub struct ErrorNote {
 }
 
 /// A machine as stored.
+///
+/// ```
+/// use tenure_client::consumer::statemachine::{Record, State};
+///
+/// let record: Record = serde_json::from_str(r#"{"state": {"name": "paused"}}"#)?;
+/// assert_eq!(record, Record { state: State::Paused, errors: Vec::new() });
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub state: State,
@@ -136,6 +190,15 @@ impl Record {
     ///
     /// # Errors
     /// The state does not accept the message.
+    ///
+    /// ```
+    /// use tenure_client::consumer::statemachine::{FAULT_SLEEP, Message, Record, State};
+    ///
+    /// # let now = chrono::DateTime::UNIX_EPOCH;
+    /// let after = Record::default().apply(Message::Error("no disk".to_owned()), now)?;
+    /// assert_eq!(after.state, State::Fault { until: now + FAULT_SLEEP });
+    /// # Ok::<(), tenure_client::consumer::statemachine::Refused>(())
+    /// ```
     pub fn apply(&self, message: Message, now: DateTime<Utc>) -> Result<Self, Refused> {
         let state = match self.state {
             State::Runnable => match message {
@@ -179,6 +242,15 @@ impl Record {
 
     /// Like [`apply`](Self::apply), but a refused message is an error. An ended machine stays as it
     /// is.
+    ///
+    /// ```
+    /// use tenure_client::consumer::statemachine::{Message, Record, State};
+    ///
+    /// # let now = chrono::DateTime::UNIX_EPOCH;
+    /// let paused = Record { state: State::Paused, errors: Vec::new() };
+    /// let after = paused.take(Message::Complete, now);
+    /// assert_eq!((after.state, after.errors.len()), (State::Paused, 1));
+    /// ```
     #[must_use]
     pub fn take(&self, message: Message, now: DateTime<Utc>) -> Self {
         let refused = match self.apply(message, now) {
