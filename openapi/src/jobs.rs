@@ -61,11 +61,13 @@ pub struct StartedJob {
 pub struct Job {
     pub job_id: JobId,
     pub state: JobState,
-    pub action: JobAction,
+    /// Absent if the server cannot read it, as that of a newer release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<JobAction>,
     /// The new priority, for the action `priority` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// Absent if the request listed its tasks.
+    /// Absent if the request listed its tasks, or the server cannot read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<TaskFilter>,
     /// Client that started the job, and whose scopes are checked for each task.

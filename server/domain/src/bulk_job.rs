@@ -124,13 +124,36 @@ fn check_filter(order: Order, filter: &TaskFilter) -> Result<(), Unacceptable> {
     Ok(())
 }
 
-/// A stored job.
+/// A stored job for its readers, with the parts that this release knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     pub id: JobId,
     /// Order of the starts.
     pub seq: i64,
-    /// Client that started it, and whose scopes are checked for each task.
+    /// Client that started it.
+    pub client_id: String,
+    /// None if unknown to this release.
+    pub order: Option<Order>,
+    /// None if unknown to this release.
+    pub which: Option<Which>,
+    /// Tasks when it was started.
+    pub found: u32,
+    /// True if counting took too long.
+    pub more: bool,
+    pub started: DateTime<Utc>,
+    pub ended: Option<DateTime<Utc>>,
+    /// Client that stopped it.
+    pub stopped_by: Option<String>,
+    /// Why it ended before all tasks were tried, or will end at once.
+    pub error: Option<String>,
+    pub progress: Progress,
+}
+
+/// A job that this release can carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningJob {
+    pub id: JobId,
+    /// Client whose scopes are checked for each task.
     pub client_id: String,
     /// Trace id of the request that started it.
     pub trace_id: Option<String>,
@@ -140,16 +163,9 @@ pub struct Job {
     pub which: Which,
     /// Tasks when it was started.
     pub found: u32,
-    /// True if counting took too long.
-    pub more: bool,
     pub started: DateTime<Utc>,
     /// The highest `tasks.seq` at the start.
     pub newest: i64,
-    pub ended: Option<DateTime<Utc>>,
-    /// Client that stopped it.
-    pub stopped_by: Option<String>,
-    /// Why it ended before all tasks were tried.
-    pub error: Option<String>,
     pub progress: Progress,
 }
 
@@ -179,7 +195,7 @@ impl Progress {
     }
 }
 
-impl Job {
+impl RunningJob {
     /// True if the task is named, or was created before the job began.
     #[must_use]
     pub fn covers(&self, task: &Task) -> bool {
@@ -188,17 +204,26 @@ impl Job {
             Which::Tasks(_) => true,
         }
     }
+}
+
+impl Job {
+    /// Returns the job as the servers end it at once if it still runs, for this reason.
+    #[must_use]
+    pub fn unreadable(self, why: String) -> Self {
+        let error = if self.ended.is_none() { Some(why) } else { self.error };
+        Self { error, ..self }
+    }
 
     #[must_use]
     pub fn state(&self) -> JobState {
-        if self.ended.is_none() {
-            JobState::Running
-        } else if self.stopped_by.is_some() {
+        if self.stopped_by.is_some() {
             JobState::Stopped
         } else if self.error.is_some() {
             JobState::Failed
-        } else {
+        } else if self.ended.is_some() {
             JobState::Completed
+        } else {
+            JobState::Running
         }
     }
 }

@@ -51,22 +51,34 @@ fn resolved(state: RunState, reason: ReasonResolved) -> Task {
     task(Last::Ended, vec![ended])
 }
 
-fn job(which: Which) -> Job {
+fn stored_job() -> Job {
     Job {
         id: id(1),
         seq: 1,
+        client_id: "ann".to_owned(),
+        order: None,
+        which: None,
+        found: 1,
+        more: false,
+        started: at(0),
+        ended: None,
+        stopped_by: None,
+        error: None,
+        progress: Progress::default(),
+    }
+}
+
+fn running_job(which: Which) -> RunningJob {
+    RunningJob {
+        id: id(1),
         client_id: "ann".to_owned(),
         trace_id: None,
         audit: 1,
         order: Order::Cancel,
         which,
         found: 1,
-        more: false,
         started: at(0),
         newest: 1,
-        ended: None,
-        stopped_by: None,
-        error: None,
         progress: Progress::default(),
     }
 }
@@ -201,7 +213,7 @@ fn listed_refusals_are_bounded() {
 
 #[test]
 fn state_follows_from_the_end() {
-    let running = job(Which::Tasks(vec![id(2)]));
+    let running = stored_job();
     let completed = Job { ended: Some(at(0) + TimeDelta::seconds(9)), ..running.clone() };
     let stopped = Job { stopped_by: Some("bob".to_owned()), ..completed.clone() };
     let failed = Job { error: Some("the client is disabled".to_owned()), ..completed.clone() };
@@ -210,12 +222,26 @@ fn state_follows_from_the_end() {
 }
 
 #[test]
+fn unreadable_job_fails_unless_it_has_ended() {
+    let running = stored_job();
+    let completed = Job { ended: Some(at(9)), ..running.clone() };
+    let failed = Job { error: Some("the client is disabled".to_owned()), ..completed.clone() };
+    let read = |job: &Job| {
+        let job = job.clone().unreadable("it is unknown".to_owned());
+        (job.state(), job.error)
+    };
+    assert_eq!(read(&running), (JobState::Failed, Some("it is unknown".to_owned())));
+    assert_eq!(read(&completed), (JobState::Completed, None));
+    assert_eq!(read(&failed), (JobState::Failed, failed.error.clone()));
+}
+
+#[test]
 fn job_with_a_filter_leaves_out_later_tasks() {
     let old = task(Last::Unscheduled, Vec::new());
     let new = Task { seq: 2, ..old.clone() };
-    let filtered = job(Which::Filter(Box::default()));
+    let filtered = running_job(Which::Filter(Box::default()));
     assert!(filtered.covers(&old) && !filtered.covers(&new));
-    assert!(job(Which::Tasks(vec![id(1)])).covers(&new));
+    assert!(running_job(Which::Tasks(vec![id(1)])).covers(&new));
 }
 
 #[test]

@@ -6,50 +6,31 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor};
 use tenure_api::ids::{JobId, SlugId};
 use tenure_api::states::{JobAction, Priority};
-use tenure_domain::bulk_job::{Job, NewJob, Order, Progress, Which};
+use tenure_domain::bulk_job::{Job, NewJob, Order, Progress, RunningJob, Which};
 use uuid::Uuid;
 
 use crate::advisory;
 
 /// A job with an invalid stored value: our bug, a manual change, or another release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("bulk_jobs.{column} of {id} holds an unknown value")]
+#[error("it cannot be read: bulk_jobs.{column} of {id} holds an unknown value")]
 pub struct Undecodable {
     id: Uuid,
     slices: i32,
     column: &'static str,
 }
 
-impl From<Undecodable> for sqlx::Error {
-    fn from(error: Undecodable) -> Self {
-        Self::Decode(Box::new(error))
-    }
-}
-
-/// Decoded rows, beside those with invalid values.
+/// Running jobs, beside those with invalid values.
 #[derive(Debug, Default)]
-pub struct Listed {
-    pub jobs: Vec<Job>,
+pub struct Running {
+    pub jobs: Vec<RunningJob>,
     pub undecodable: Vec<Undecodable>,
-}
-
-impl Listed {
-    fn decode(rows: Vec<Row>) -> Self {
-        let mut listed = Self::default();
-        for row in rows {
-            match row.decode() {
-                Ok(job) => listed.jobs.push(job),
-                Err(error) => listed.undecodable.push(error),
-            }
-        }
-        listed
-    }
 }
 
 /// A page of jobs.
 #[derive(Debug)]
 pub struct Page {
-    pub listed: Listed,
+    pub jobs: Vec<Job>,
     /// `seq` of its last job, if there are further ones.
     pub next: Option<i64>,
 }
@@ -80,47 +61,108 @@ struct Row {
     error: Option<String>,
 }
 
+/// Values that another release may know beside this one.
+struct Decoded {
+    order: Option<Order>,
+    which: Option<Which>,
+    found: u32,
+    progress: Progress,
+    /// The first column with an unknown value.
+    unknown: Option<&'static str>,
+}
+
+/// Notes the column of an unknown value.
+fn known<T>(value: Result<T, &'static str>, unknown: &mut Option<&'static str>) -> Option<T> {
+    value.inspect_err(|column| _ = unknown.get_or_insert(*column)).ok()
+}
+
 impl Row {
-    fn decode(self) -> Result<Job, Undecodable> {
-        let bad = |column| Undecodable { id: self.id, slices: self.slices, column };
-        let number = |column, number: i32| u32::try_from(number).map_err(|_| bad(column));
+    fn order(&self) -> Result<Order, &'static str> {
+        let action = JobAction::from_code(self.action).ok_or("action")?;
         let priority = match self.priority {
-            Some(code) => Some(Priority::from_code(code).ok_or_else(|| bad("priority"))?),
+            Some(code) => Some(Priority::from_code(code).ok_or("priority")?),
             None => None,
         };
-        let action = JobAction::from_code(self.action).ok_or_else(|| bad("action"))?;
-        let which = match (&self.filter, &self.tasks) {
-            (Some(filter), _) => Which::Filter(serde_json::from_str(filter).map_err(|_| bad("filter"))?),
+        Order::new(action, priority).ok_or("priority")
+    }
+
+    fn which(&self) -> Result<Which, &'static str> {
+        match (&self.filter, &self.tasks) {
+            (Some(filter), _) => serde_json::from_str(filter).map(Which::Filter).map_err(|_| "filter"),
             (None, Some(ids)) => {
                 let ids: Option<_> = ids.iter().copied().map(SlugId::from_uuid).collect();
-                Which::Tasks(ids.ok_or_else(|| bad("tasks"))?)
+                ids.map(Which::Tasks).ok_or("tasks")
             }
-            (None, None) => return Err(bad("tasks")),
+            (None, None) => Err("tasks"),
+        }
+    }
+
+    fn decode(&self) -> Decoded {
+        let mut unknown = None;
+        let order = known(self.order(), &mut unknown);
+        let which = known(self.which(), &mut unknown);
+        let refusals = serde_json::from_str(&self.refusals).map_err(|_| "refusals");
+        let refusals = known(refusals, &mut unknown).unwrap_or_default();
+        let mut number = |column: &'static str, number: i32| {
+            known(u32::try_from(number).map_err(|_| column), &mut unknown).unwrap_or_default()
         };
-        Ok(Job {
-            id: SlugId::from_uuid(self.id).ok_or_else(|| bad("id"))?,
+        let found = number("found", self.found);
+        let progress = Progress {
+            cursor: self.cursor.clone(),
+            slices: self.slices,
+            seen: number("seen", self.seen),
+            done: number("done", self.done),
+            unchanged: number("unchanged", self.unchanged),
+            refused: number("refused", self.refused),
+            refusals,
+        };
+        Decoded { order, which, found, progress, unknown }
+    }
+
+    fn undecodable(&self, column: &'static str) -> Undecodable {
+        Undecodable { id: self.id, slices: self.slices, column }
+    }
+
+    /// Returns none if the id is no slugid.
+    fn into_job(self) -> Option<Job> {
+        let Decoded { order, which, found, progress, unknown } = self.decode();
+        let why = unknown.map(|column| self.undecodable(column).to_string());
+        let job = Job {
+            id: SlugId::from_uuid(self.id)?,
             seq: self.seq,
-            order: Order::new(action, priority).ok_or_else(|| bad("priority"))?,
+            client_id: self.client_id,
+            order,
             which,
-            found: number("found", self.found)?,
+            found,
             more: self.more,
             started: self.started,
-            newest: self.newest,
             ended: self.ended,
-            progress: Progress {
-                slices: self.slices,
-                seen: number("seen", self.seen)?,
-                done: number("done", self.done)?,
-                unchanged: number("unchanged", self.unchanged)?,
-                refused: number("refused", self.refused)?,
-                refusals: serde_json::from_str(&self.refusals).map_err(|_| bad("refusals"))?,
-                cursor: self.cursor,
-            },
+            stopped_by: self.stopped_by,
+            error: self.error,
+            progress,
+        };
+        Some(match why {
+            Some(why) => job.unreadable(why),
+            None => job,
+        })
+    }
+
+    fn into_running(self) -> Result<RunningJob, Undecodable> {
+        let Decoded { order, which, found, progress, unknown } = self.decode();
+        let (Some(id), Some(order), Some(which), None) = (SlugId::from_uuid(self.id), order, which, unknown) else {
+            return Err(self.undecodable(unknown.unwrap_or("id")));
+        };
+        Ok(RunningJob {
+            id,
             client_id: self.client_id,
             trace_id: self.trace_id,
             audit: self.audit,
-            stopped_by: self.stopped_by,
-            error: self.error,
+            order,
+            which,
+            found,
+            started: self.started,
+            newest: self.newest,
+            progress,
         })
     }
 }
@@ -136,10 +178,11 @@ pub async fn find(db: impl PgExecutor<'_>, id: JobId) -> Result<Option<Job>, sql
     )
     .fetch_optional(db)
     .await?;
-    Ok(row.map(Row::decode).transpose()?)
+    Ok(row.and_then(Row::into_job))
 }
 
-/// Lists up to `limit` jobs that were started before the job `before`, newest first.
+/// Lists up to `limit` jobs that were started before the job `before`, newest first. Leaves out rows
+/// whose ids are no slugids.
 pub async fn list(db: impl PgExecutor<'_>, before: i64, limit: usize) -> Result<Page, sqlx::Error> {
     // One more than listed, to detect further ones.
     let rows_max = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
@@ -157,11 +200,11 @@ pub async fn list(db: impl PgExecutor<'_>, before: i64, limit: usize) -> Result<
     let is_cut = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| is_cut).map(|row| row.seq);
-    Ok(Page { listed: Listed::decode(rows), next })
+    Ok(Page { jobs: rows.into_iter().filter_map(Row::into_job).collect(), next })
 }
 
 /// Lists the running jobs, the longest wait for a slice first.
-pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Listed, sqlx::Error> {
+pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Running, sqlx::Error> {
     let rows = sqlx::query_as!(
         Row,
         r#"-- list_running_bulk_jobs
@@ -171,7 +214,14 @@ pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Listed, sqlx::Error
     )
     .fetch_all(db)
     .await?;
-    Ok(Listed::decode(rows))
+    let mut running = Running::default();
+    for row in rows {
+        match row.into_running() {
+            Ok(job) => running.jobs.push(job),
+            Err(error) => running.undecodable.push(error),
+        }
+    }
+    Ok(running)
 }
 
 /// Counts the running jobs. No job is started until the transaction ends.
@@ -295,14 +345,14 @@ pub async fn advance(
 }
 
 /// Ends a running job that cannot be decoded. Returns false if it continued or ended meanwhile.
-pub async fn fail_undecodable(db: impl PgExecutor<'_>, job: Undecodable, why: &str) -> Result<bool, sqlx::Error> {
+pub async fn fail_undecodable(db: impl PgExecutor<'_>, job: Undecodable) -> Result<bool, sqlx::Error> {
     let failed = sqlx::query!(
         "-- fail_undecodable_bulk_job
         UPDATE bulk_jobs j SET ended = db_now.now, changed = db_now.now, error = $3
         FROM db_now WHERE j.id = $1 AND j.slices = $2 AND j.ended IS NULL",
         job.id,
         job.slices,
-        why
+        job.to_string()
     )
     .execute(db)
     .await?;

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_api::ids::JobId;
-use tenure_domain::bulk_job::{Job, SliceFailure, SliceFailures};
+use tenure_domain::bulk_job::{RunningJob, SliceFailure, SliceFailures};
 use tenure_domain::duty_cycle::DutyCycle;
-use tenure_store::bulk_jobs::{self, Listed, Undecodable};
+use tenure_store::bulk_jobs::{self, Running, Undecodable};
 
 use self::slice::{Sliced, fail, take};
 use super::{PassReport, SLICE};
@@ -41,7 +41,7 @@ impl BulkJobsPass {
 
     /// A job whose slice fails is left to a later run, and delays no other one.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
-        let Listed { jobs, undecodable } = bulk_jobs::list_running(&engine.background_pool).await?;
+        let Running { jobs, undecodable } = bulk_jobs::list_running(&engine.background_pool).await?;
         let mut report = PassReport { found: jobs.len() + undecodable.len(), ..PassReport::default() };
         for job in undecodable {
             if let Err(error) = end_undecodable(engine, job).await {
@@ -73,7 +73,7 @@ impl BulkJobsPass {
     }
 
     /// Counts a failure, and ends the job if there were too many.
-    async fn failed(&self, engine: &Engine, job: &Job, error: &OpError) {
+    async fn failed(&self, engine: &Engine, job: &RunningJob, error: &OpError) {
         let failures = {
             let mut all = self.failures();
             let known = all.entry(job.id).or_default();
@@ -107,8 +107,7 @@ fn described(error: &OpError) -> String {
 }
 
 async fn end_undecodable(engine: &Engine, job: Undecodable) -> Result<(), sqlx::Error> {
-    let why = format!("it cannot be read: {job}");
-    if bulk_jobs::fail_undecodable(&engine.background_pool, job, &why).await? {
+    if bulk_jobs::fail_undecodable(&engine.background_pool, job).await? {
         tracing::error!(error = %job, "a job cannot be read; it ends");
     }
     Ok(())

@@ -7,7 +7,7 @@ use tenure_api::ids::JobId;
 use super::OpError;
 use super::actor::{Actor, Recorded};
 use tenure_domain::audit::{Action, Entry};
-use tenure_domain::bulk_job::{Job, NewJob, Order, RUNNING_MAX, Which};
+use tenure_domain::bulk_job::{Job, NewJob, Order, RUNNING_MAX, RunningJob, Which};
 use tenure_store::bulk_jobs::{self, Page, Start};
 
 /// The tasks of a job at its start.
@@ -52,7 +52,8 @@ pub async fn start(
 }
 
 fn repeated(known: Job, actor: &Actor, job: &NewJob) -> Result<Job, OpError> {
-    if (&known.client_id, known.order, &known.which) == (&actor.client_id, job.order, &job.which) {
+    let (order, which) = (Some(job.order), Some(&job.which));
+    if (&known.client_id, known.order, known.which.as_ref()) == (&actor.client_id, order, which) {
         return Ok(known);
     }
     Err(OpError::Conflict(format!("another job has the id {}; send a new id, or none", known.id)))
@@ -71,7 +72,7 @@ fn detail(job: &NewJob, found: u32) -> Value {
 }
 
 /// Describes a job in the audit, with its progress.
-pub(crate) fn detail_of(job: &Job) -> Value {
+pub(crate) fn detail_of(job: &RunningJob) -> Value {
     let new = NewJob { order: job.order, which: job.which.clone() };
     let mut detail = detail(&new, job.found);
     let progress = &job.progress;
@@ -93,13 +94,10 @@ async fn get_with(conn: &mut PgConnection, id: JobId) -> Result<Job, OpError> {
 }
 
 /// Lists jobs that were started before the one with this `seq`, newest first. Returns the `before`
-/// of the next page, if there is one. Leaves out jobs that cannot be decoded.
+/// of the next page, if there is one.
 pub async fn list(pool: &PgPool, before: Option<i64>, limit: usize) -> Result<(Vec<Job>, Option<i64>), OpError> {
-    let Page { listed, next } = bulk_jobs::list(pool, before.unwrap_or(i64::MAX), limit).await?;
-    for job in listed.undecodable {
-        tracing::debug!(error = %job, "a job cannot be read; the list leaves it out");
-    }
-    Ok((listed.jobs, next))
+    let Page { jobs, next } = bulk_jobs::list(pool, before.unwrap_or(i64::MAX), limit).await?;
+    Ok((jobs, next))
 }
 
 /// Stops a job after its current slice. Changes nothing if it has ended.

@@ -294,19 +294,50 @@ async fn slice_that_always_fails_ends_its_job_alone() {
 async fn undecodable_job_fails_alone() {
     let (database, queue) = start().await;
     let tasks = create_many(&queue, 2).await;
-    let unknown = start_job(&queue, &json!({"action": "cancel", "taskIds": [tasks[0]]})).await;
+    let body = json!({"action": "cancel", "taskIds": [tasks[0]]});
+    let unknown = start_job(&queue, &body).await;
     let job = start_job(&queue, &json!({"action": "cancel", "taskIds": [tasks[1]]})).await;
     run_sql(database.pool(), &format!("UPDATE bulk_jobs SET action = 99 WHERE seq = {}", unknown.seq)).await;
     let ended = finish_job(&queue, &job).await;
     assert_eq!((ended.state(), counts(&ended)), (JobState::Completed, (1, 0, 0)));
     let (listed, next) = ops::list(&queue.engine.pool, None, 1).await.unwrap();
     assert_eq!((listed, next), (vec![ended], Some(job.seq)), "the newest one");
-    let (listed, next) = ops::list(&queue.engine.pool, next, 1).await.unwrap();
-    assert_eq!((listed, next), (Vec::new(), None));
-    run_sql(database.pool(), "UPDATE bulk_jobs SET action = 1 /* cancel */ WHERE action = 99").await;
     let failed = stored(&queue, &unknown).await;
     assert_eq!((failed.state(), counts(&failed)), (JobState::Failed, (0, 0, 0)));
-    assert!(failed.error.as_deref().is_some_and(|why| why.contains("bulk_jobs.action")), "{:?}", failed.error);
+    let (listed, next) = ops::list(&queue.engine.pool, next, 1).await.unwrap();
+    assert_eq!((listed, next), (vec![failed], None));
+    let repeated = try_start(&queue, unknown.id, &body).await;
+    assert!(matches!(repeated, Err(OpError::Conflict(_))), "{repeated:?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn undecodable_job_is_read_as_failed() {
+    let (database, queue) = start().await;
+    queue.create_one(QUEUE).await;
+    for (column, value) in [
+        ("action", "99"),
+        ("priority", "99"),
+        ("filter", r#"'{"colour": "red"}'"#),
+        ("refusals", r#"'[{"code": "NotInvented"}]'"#),
+        ("done", "-1"),
+    ] {
+        let job = start_job(&queue, &pending()).await;
+        let set = async |what: &str| {
+            run_sql(database.pool(), &format!("UPDATE bulk_jobs SET {what} WHERE seq = {}", job.seq)).await;
+        };
+        set(&format!("{column} = {value}")).await;
+        let read = stored(&queue, &job).await;
+        assert_eq!((read.state(), counts(&read), read.ended), (JobState::Failed, (0, 0, 0), None), "{column}");
+        assert!(read.error.as_ref().is_some_and(|why| why.contains(column)), "{:?}", read.error);
+        assert_eq!(read.order.is_none(), ["action", "priority"].contains(&column), "{column}");
+        assert_eq!(read.which.is_none(), column == "filter");
+        let ended = finish_job(&queue, &job).await;
+        assert!(ended.ended.is_some(), "{column}");
+        assert_eq!(Job { ended: None, ..ended }, read);
+        set("error = NULL").await;
+        assert_eq!(stored(&queue, &job).await.state(), JobState::Completed, "by another release: {column}");
+    }
     finish(database, queue).await;
 }
 

@@ -10,6 +10,7 @@ mod large;
 mod lone_groups;
 mod races;
 
+use tenure_domain::task::Granted;
 use tenure_engine::background::dependencies as dependency_pass;
 use tenure_store::events;
 use tenure_store::transitions::end_open;
@@ -33,6 +34,31 @@ async fn create_waiting(queue: &Queue, required: &[TaskId], fields: &Value) -> T
     let task = waiting(required, fields);
     queue.create(&task).await.unwrap();
     task.id
+}
+
+/// Creates a task, and one that requires it. Returns both.
+async fn create_dependent(queue: &Queue, fields: &Value) -> (TaskId, TaskId) {
+    let required = queue.create_one(QUEUE).await;
+    (required, create_waiting(queue, &[required], fields).await)
+}
+
+/// Claims two new tasks, and creates one that requires both.
+async fn create_dependent_of_claims(queue: &Queue) -> ([Granted; 2], TaskId) {
+    create_some(queue, QUEUE, 2).await;
+    let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
+    let required = claims.each_ref().map(|claim| claim.task.id);
+    let task = create_waiting(queue, &required, &json!({})).await;
+    (claims, task)
+}
+
+/// Completes a task while another session locks one of its two dependents. Returns the lock, the
+/// locked dependent and the free one.
+async fn complete_with_locked_dependent(database: &TestDatabase, queue: &Queue) -> (Lock, TaskId, TaskId) {
+    let (required, locked) = create_dependent(queue, &json!({})).await;
+    let free = create_waiting(queue, &[required], &json!({})).await;
+    let lock = Lock::take(database, &format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
+    claim_and_report(queue, Report::Completed).await;
+    (lock, locked, free)
 }
 
 async fn settle(queue: &Queue) {

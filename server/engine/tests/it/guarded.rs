@@ -35,6 +35,24 @@ impl Pair {
         join_all(tasks.iter().enumerate().map(|(n, task)| self.server(n).create(task))).await
     }
 
+    /// Creates plain tasks at once. Returns the numbers of acknowledged and refused ones.
+    async fn create_plain(&self, tasks: usize) -> (usize, usize) {
+        count(&self.create_all(&plain(tasks)).await)
+    }
+
+    /// Creates 20 tasks while a worker claims two runs.
+    async fn create_beside_claims(&self) {
+        let claims = self.here.claim_work(QUEUE, "w", 2, Duration::ZERO);
+        let (_, claimed) = tokio::join!(self.create_plain(20), claims);
+        claimed.unwrap().delivery.delivered();
+    }
+
+    /// Counts events of reached backlog limits with these details, a pattern.
+    async fn count_notes(&self, detail: &str) -> i64 {
+        let sql = "SELECT count(*) FROM outbox_new WHERE kinds = '{14}' AND details[1] LIKE $1";
+        sqlx::query_scalar(sql).bind(detail).fetch_one(self.database.pool()).await.unwrap()
+    }
+
     async fn finish(self) {
         settle(&self.here).await;
         self.there.stop().await;
@@ -54,6 +72,21 @@ fn named_with(options: &Value, fields: &Value) -> NewTask {
     let mut fields = fields.clone();
     fields["extra"] = json!({ "tenure": options });
     new_task(QUEUE, &fields)
+}
+
+fn plain(tasks: usize) -> Vec<NewTask> {
+    (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect()
+}
+
+/// Counts acknowledged and refused creates.
+fn count(answers: &[Result<Task, OpError>]) -> (usize, usize) {
+    let full = |answer: &&Result<Task, OpError>| match answer {
+        Err(OpError::BacklogFull(_)) => true,
+        Ok(_) => false,
+        Err(other) => panic!("{other:?}"),
+    };
+    let refused = answers.iter().filter(full).count();
+    (answers.len() - refused, refused)
 }
 
 fn holder(answer: &Result<Task, OpError>) -> Option<TaskId> {

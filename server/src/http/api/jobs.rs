@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::http::api::prelude::*;
 use crate::http::docs::parameters::paged_up_to;
 use crate::http::docs::sample::JOB;
-use tenure_domain::bulk_job::{Job, NewJob, RUNNING_MAX, TASKS_MAX, Which};
+use tenure_domain::bulk_job::{Job, NewJob, Order, RUNNING_MAX, TASKS_MAX, Which};
 use tenure_engine::ops::bulk_jobs as ops;
 
 /// Scope of startJob, also for the pages.
@@ -30,11 +30,11 @@ pub(in crate::http) fn shown(job: Job) -> JobOnWire {
     JobOnWire {
         job_id: id,
         state,
-        action: order.action(),
-        priority: order.priority(),
+        action: order.map(Order::action),
+        priority: order.and_then(Order::priority),
         filter: match which {
-            Which::Filter(filter) => Some(*filter),
-            Which::Tasks(_) => None,
+            Some(Which::Filter(filter)) => Some(*filter),
+            Some(Which::Tasks(_)) | None => None,
         },
         client_id,
         started: started.into(),

@@ -38,6 +38,8 @@ use tenure_store::clock;
 const JOBS_MAX: usize = 50;
 /// Shown characters of the conditions of a job in the list.
 const CONDITIONS_CHARS: usize = 200;
+/// Instead of an action or of conditions of another release.
+const UNREADABLE: &str = "unreadable";
 
 #[derive(Deserialize)]
 struct StopForm {
@@ -71,9 +73,9 @@ pub(super) fn listed(filter: &TaskFilter) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-fn tasks_in_words(which: &Which) -> String {
+fn tasks_in_words(which: Option<&Which>) -> String {
     match which {
-        Which::Filter(filter) => {
+        Some(Which::Filter(filter)) => {
             let conditions = listed(filter).into_iter().map(|(name, value)| format!("{name} {value}"));
             let words = conditions.collect::<Vec<_>>().join(", ");
             let cut = words.char_indices().nth(CONDITIONS_CHARS);
@@ -82,11 +84,13 @@ fn tasks_in_words(which: &Which) -> String {
                 None => words,
             }
         }
-        Which::Tasks(ids) => format!("{} selected", ids.len()),
+        Some(Which::Tasks(ids)) => format!("{} selected", ids.len()),
+        None => UNREADABLE.to_owned(),
     }
 }
 
-fn action(order: Order) -> Markup {
+fn action(order: Option<Order>) -> Markup {
+    let Some(order) = order else { return html! { (UNREADABLE) } };
     html! { (order.action()) @if let Some(priority) = order.priority() { " " (priority) } }
 }
 
@@ -134,7 +138,7 @@ fn cells(visit: &Visit, job: &Job, now: DateTime<Utc>) -> Cells {
         ("Job", html! { a href=(visit.link_to("jobs", &[&id])) title=(id) { code { (text::short(&id)) } } }),
         ("State", state(job)),
         ("Action", action(job.order)),
-        ("Tasks", layout::said(&html! { (tasks_in_words(&job.which)) })),
+        ("Tasks", layout::said(&html! { (tasks_in_words(job.which.as_ref())) })),
         (">Found", layout::number(job.found.into())),
         (">Changed", layout::number(job.progress.done.into())),
         (">Refused", layout::number(job.progress.refused.into())),
@@ -162,10 +166,11 @@ pub(super) async fn job(app: Site, visit: Arc<Visit>) -> Result<Page, PageError>
     let changes = audit::latest(&mut conn, &visit, Kind::Job, &[job.id.to_string()]).await?;
     drop(conn);
     let is_running = job.state() == JobState::Running;
-    let title = match job.order.action() {
-        JobAction::Cancel => "Cancel tasks",
-        JobAction::Rerun => "Run tasks again",
-        JobAction::Priority => "Change priorities",
+    let title = match job.order.map(Order::action) {
+        Some(JobAction::Cancel) => "Cancel tasks",
+        Some(JobAction::Rerun) => "Run tasks again",
+        Some(JobAction::Priority) => "Change priorities",
+        None => "Change tasks",
     };
     let stop = if is_running { Some(stop_button(&visit, &job)?) } else { None };
     let body = html! {
@@ -174,10 +179,10 @@ pub(super) async fn job(app: Site, visit: Arc<Visit>) -> Result<Page, PageError>
         (audit::shown(&changes, now))
         @if let Some(stop) = stop { (stop) }
         (facts(&job, now))
-        @if let Which::Filter(filter) = &job.which {
+        @if let Some(Which::Filter(filter)) = &job.which {
             (layout::section("Tasks", &html! { "all that matched at the start" }, &conditions(filter)))
         }
-        @if job.progress.refused > 0 { (refusals(&visit, &job)) }
+        @if !job.progress.refusals.is_empty() { (refusals(&visit, &job)) }
         p { a href=(visit.link("/jobs")) { "All jobs" } }
     };
     Ok(Page::new(format!("Job {}", job.id), is_running.then_some(REFRESH), body))
@@ -198,7 +203,7 @@ fn progress(job: &Job) -> Markup {
             @if let Some(by) = &job.stopped_by { " Stopped by " code { (by) } "." }
             @if let Some(error) = &job.error { " It ended early: " (error) "." }
         }
-        @if job.ended.is_none() {
+        @if job.state() == JobState::Running {
             progress aria-label="Progress of the job" max=(all.max(1)) value=(tried.min(all)) {}
         }
     }

@@ -480,6 +480,29 @@ async fn job_of_a_form_shows_its_number_before_it_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_of_newer_release_is_shown_as_failed() {
+    let rig = start().await;
+    let root = Visitor::root(&rig).await;
+    let mut conn = rig.database.connect("newer").await;
+    let (path, body) = (format!("{TENURE_API}/jobs"), json!({"action": "cancel", "filter": {"taskQueueId": QUEUE}}));
+    for (field, newer) in [
+        ("action", "UPDATE bulk_jobs SET ended = NULL, action = 99"),
+        ("filter", r#"UPDATE bulk_jobs SET ended = NULL, filter = '{"colour": "red"}'"#),
+    ] {
+        let started = ok(rig.call("POST", &path, Some(&body)).await);
+        let id = started["jobId"].as_str().unwrap();
+        ended_job(&rig, &root, &format!("/jobs/{id}")).await;
+        sqlx::raw_sql(newer).execute(&mut conn).await.unwrap();
+        let job = ok(rig.call("GET", &format!("{path}/{id}"), None).await);
+        assert_eq!((&job["state"], &job[field], &job["found"]), (&json!("failed"), &Value::Null, &json!(0)), "{job}");
+        let listed = ok(rig.call("GET", &path, None).await);
+        assert_eq!((&listed["jobs"][0]["jobId"], &listed["jobs"][0]["state"]), (&json!(id), &json!("failed")));
+        shows(&root.get(&rig, &format!("/jobs/{id}")).await, &["It ended early", job["error"].as_str().unwrap()]);
+        shows(&root.get(&rig, "/jobs").await, &[&format!("/jobs/{id}"), "unreadable"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_conditions_of_a_job_are_escaped() {
     let rig = start().await;
     rig.create_with(QUEUE, |body| body["metadata"]["name"] = HOSTILE.into()).await;

@@ -12,7 +12,7 @@ use crate::notifiers::Effects;
 use crate::ops::change_task::life;
 use crate::ops::rerun::{rerun_locked, retries};
 use crate::ops::{OpError, refused};
-use tenure_domain::bulk_job::{Job, Order, Verdict, Which, judge, still_matches, why_unmoved};
+use tenure_domain::bulk_job::{Order, RunningJob, Verdict, Which, judge, still_matches, why_unmoved};
 use tenure_domain::policy::life::Event;
 use tenure_store::guarded::Held;
 use tenure_store::tasks::{self, Loaded};
@@ -27,13 +27,13 @@ type Locked<'a> = [(Uuid, &'a Loaded)];
 /// The changes of a slice until its commit.
 pub(super) struct Changes {
     /// The job after the slice.
-    pub(super) job: Job,
+    pub(super) job: RunningJob,
     pub(super) changed: Vec<Uuid>,
     pub(super) effects: Effects,
 }
 
 impl Changes {
-    pub(super) fn of(job: &Job) -> Self {
+    pub(super) fn of(job: &RunningJob) -> Self {
         Self { job: job.clone(), changed: Vec::new(), effects: Effects::default() }
     }
 

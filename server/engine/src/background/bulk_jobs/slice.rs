@@ -20,7 +20,7 @@ use crate::ops::OpError;
 use crate::ops::bulk_jobs::detail_of;
 use crate::ops::task_list;
 use tenure_domain::audit::Action;
-use tenure_domain::bulk_job::{Job, Order, SLICE, TASKS_MAX, Which};
+use tenure_domain::bulk_job::{Order, RunningJob, SLICE, TASKS_MAX, Which};
 use tenure_domain::scopes::Expression;
 use tenure_store::bulk_jobs::{self, Next};
 use tenure_store::failure::{Class, classify};
@@ -45,7 +45,7 @@ struct Listed {
 /// A slice whose tasks are listed, and whose client is checked.
 struct Slice<'a> {
     engine: &'a Engine,
-    job: &'a Job,
+    job: &'a RunningJob,
     listed: &'a Listed,
     /// Tasks that the client may change.
     permitted: &'a [Uuid],
@@ -54,7 +54,7 @@ struct Slice<'a> {
 }
 
 /// Does the next slice of a job, if it meets no lock for long: another job may be next meanwhile.
-pub(super) async fn take(engine: &Engine, authority: &dyn Authority, job: &Job) -> Result<Sliced, OpError> {
+pub(super) async fn take(engine: &Engine, authority: &dyn Authority, job: &RunningJob) -> Result<Sliced, OpError> {
     let exists = Expression::AllOf(Vec::new());
     match authority.check(&job.client_id, Needed::Scopes(&exists)).await {
         Ok(()) => {}
@@ -78,7 +78,7 @@ pub(super) async fn take(engine: &Engine, authority: &dyn Authority, job: &Job) 
     })
 }
 
-async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
+async fn list(engine: &Engine, job: &RunningJob) -> Result<Listed, OpError> {
     let cursor = job.progress.cursor.as_deref();
     match &job.which {
         Which::Filter(filter) => {
@@ -97,7 +97,7 @@ async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
 async fn check_rights(
     engine: &Engine,
     authority: &dyn Authority,
-    job: &Job,
+    job: &RunningJob,
     ids: &[TaskId],
 ) -> Result<(Vec<Uuid>, Vec<RefusedTask>), OpError> {
     let uuids: Vec<Uuid> = ids.iter().map(|id| id.uuid()).collect();
@@ -129,7 +129,7 @@ async fn check_rights(
 }
 
 /// Ends a job before all tasks were tried.
-pub(super) async fn fail(engine: &Engine, job: &Job, why: &str) -> Result<Sliced, OpError> {
+pub(super) async fn fail(engine: &Engine, job: &RunningJob, why: &str) -> Result<Sliced, OpError> {
     let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if !bulk_jobs::lock_slice(&mut transaction, job.id, job.progress.slices).await? {
@@ -141,7 +141,7 @@ pub(super) async fn fail(engine: &Engine, job: &Job, why: &str) -> Result<Sliced
     Ok(Sliced::Done)
 }
 
-fn log_end(job: &Job, error: Option<&str>) {
+fn log_end(job: &RunningJob, error: Option<&str>) {
     tracing::info!(
         job.id = %job.id,
         client.id = job.client_id.as_str(),
@@ -198,7 +198,7 @@ impl Slice<'_> {
 }
 
 /// Records each changed task, and the progress of the job.
-async fn record(transaction: &mut PgConnection, job: &Job, changed: &[Uuid]) -> Result<(), sqlx::Error> {
+async fn record(transaction: &mut PgConnection, job: &RunningJob, changed: &[Uuid]) -> Result<(), sqlx::Error> {
     let action = match job.order {
         Order::Cancel => Action::CancelTask,
         Order::Rerun => Action::RerunTask,

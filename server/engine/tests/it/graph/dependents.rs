@@ -6,12 +6,25 @@ use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{DEPENDENTS_MAX, Scheduled, schedule_dependents};
 
 use super::large::create_many;
-use super::{claim_and_report, create_waiting, emitted, finish, settle, start, state, waiting};
+use super::{
+    claim_and_report, complete_with_locked_dependent, create_dependent, create_dependent_of_claims, create_waiting,
+    emitted, finish, settle, start, state, waiting,
+};
 use crate::support::*;
 
-async fn scheduled_events(database: &TestDatabase, task: TaskId) -> usize {
+/// Runs the pass. The task is then pending, with one event.
+async fn assert_scheduled_once(database: &TestDatabase, queue: &Queue, task: TaskId) {
+    settle(queue).await;
+    assert_eq!(state(queue, task).await, "pending");
     let pending = emitted(database, "task-pending").await;
-    pending.iter().filter(|event| event["payload"]["status"]["taskId"] == json!(task)).count()
+    assert_eq!(pending.iter().filter(|event| event["payload"]["status"]["taskId"] == json!(task)).count(), 1);
+}
+
+/// Completes a task at a server without hints, as after a restart.
+async fn complete_elsewhere(database: &TestDatabase) {
+    let other = Queue::start(database.options());
+    claim_and_report(&other, Report::Completed).await;
+    other.stop().await;
 }
 
 async fn count_scheduled(conn: &mut PgConnection, ended: TaskId) -> usize {
@@ -22,15 +35,13 @@ async fn count_scheduled(conn: &mut PgConnection, ended: TaskId) -> usize {
 #[tokio::test]
 async fn end_and_its_dependent_share_a_transaction() {
     let (database, queue) = start().await;
-    let required = queue.create_one(QUEUE).await;
-    let task = create_waiting(&queue, &[required], &json!({})).await;
+    let (_, task) = create_dependent(&queue, &json!({})).await;
     claim_and_report(&queue, Report::Completed).await;
     assert_eq!(state(&queue, task).await, "pending");
     let together = "SELECT count(*) FROM pending p, runs r WHERE p.xmin = r.xmin";
     assert_eq!(number(database.pool(), together).await, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE satisfied").await, 1);
-    settle(&queue).await;
-    assert_eq!(scheduled_events(&database, task).await, 1);
+    assert_scheduled_once(&database, &queue, task).await;
     assert_eq!(queue.claim_one("proj/waits").await.task.id, task);
     finish(database, queue).await;
 }
@@ -38,8 +49,7 @@ async fn end_and_its_dependent_share_a_transaction() {
 #[tokio::test]
 async fn tick_schedules_only_those_whose_condition_holds() {
     let (database, queue) = start().await;
-    let required = queue.create_one(QUEUE).await;
-    let picky = create_waiting(&queue, &[required], &json!({})).await;
+    let (required, picky) = create_dependent(&queue, &json!({})).await;
     let easy = create_waiting(&queue, &[required], &json!({"requires": "all-resolved"})).await;
     claim_and_report(&queue, Report::Failed).await;
     assert_eq!((state(&queue, picky).await, state(&queue, easy).await), ("unscheduled", "pending"));
@@ -51,8 +61,7 @@ async fn tick_schedules_only_those_whose_condition_holds() {
 #[tokio::test]
 async fn retry_schedules_no_dependent() {
     let (database, queue) = start().await;
-    let required = queue.create_one(QUEUE).await;
-    let easy = create_waiting(&queue, &[required], &json!({"requires": "all-resolved"})).await;
+    let (_, easy) = create_dependent(&queue, &json!({"requires": "all-resolved"})).await;
     claim_and_report(&queue, Report::Exception(ExceptionReason::WorkerShutdown)).await;
     assert_eq!(state(&queue, easy).await, "unscheduled");
     // The hint outlives the retry.
@@ -64,10 +73,7 @@ async fn retry_schedules_no_dependent() {
 #[tokio::test]
 async fn last_of_several_ends_schedules_dependent() {
     let (database, queue) = start().await;
-    let mut required = Vec::new();
-    for _ in 0..3 {
-        required.push(queue.create_one(QUEUE).await);
-    }
+    let required = create_some(&queue, QUEUE, 3).await;
     let task = create_waiting(&queue, &required, &json!({})).await;
     claim_and_report(&queue, Report::Completed).await;
     assert_eq!(state(&queue, task).await, "unscheduled");
@@ -77,35 +83,25 @@ async fn last_of_several_ends_schedules_dependent() {
     assert!(one.is_ok() && two.is_ok());
     assert_eq!(state(&queue, task).await, "pending");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE NOT satisfied").await, 0);
-    settle(&queue).await;
-    assert_eq!(scheduled_events(&database, task).await, 1);
+    assert_scheduled_once(&database, &queue, task).await;
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn pass_schedules_dependent_of_end_without_follow_up() {
     let (database, queue) = start().await;
-    // This server has no hints, as after a restart.
-    let other = Queue::start(database.options());
-    let required = queue.create_one(QUEUE).await;
-    let task = create_waiting(&queue, &[required], &json!({})).await;
-    claim_and_report(&other, Report::Completed).await;
-    other.stop().await;
+    let (_, task) = create_dependent(&queue, &json!({})).await;
+    complete_elsewhere(&database).await;
     assert_eq!(state(&queue, task).await, "unscheduled");
-    settle(&queue).await;
-    assert_eq!(state(&queue, task).await, "pending");
-    assert_eq!(scheduled_events(&database, task).await, 1);
+    assert_scheduled_once(&database, &queue, task).await;
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn concurrent_last_two_ends_leave_dependent_to_pass() {
     let (database, queue) = start().await;
-    queue.create_one(QUEUE).await;
-    queue.create_one(QUEUE).await;
-    let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
+    let (claims, task) = create_dependent_of_claims(&queue).await;
     let [one, two] = claims.each_ref().map(|claim| claim.task.id);
-    let task = create_waiting(&queue, &[one, two], &json!({})).await;
     let mut conn = database.connect_hot().await;
     let mut other = conn.begin().await.unwrap();
     let ended = Member::new(one.uuid(), 0, Ending::Reported(Report::Completed));
@@ -116,28 +112,22 @@ async fn concurrent_last_two_ends_leave_dependent_to_pass() {
     other.commit().await.unwrap();
     assert_eq!(state(&queue, task).await, "unscheduled");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE satisfied").await, 0);
-    settle(&queue).await;
-    assert_eq!(state(&queue, task).await, "pending");
-    assert_eq!(scheduled_events(&database, task).await, 1);
+    assert_scheduled_once(&database, &queue, task).await;
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn two_statements_schedule_dependent_once() {
     let (database, queue) = start().await;
-    let required = queue.create_one(QUEUE).await;
-    let task = create_waiting(&queue, &[required], &json!({})).await;
-    let other = Queue::start(database.options());
-    claim_and_report(&other, Report::Completed).await;
-    other.stop().await;
+    let (required, task) = create_dependent(&queue, &json!({})).await;
+    complete_elsewhere(&database).await;
     let (mut first, mut second) = (database.connect_hot().await, database.connect_hot().await);
     let mut open = first.begin().await.unwrap();
     assert_eq!(count_scheduled(&mut open, required).await, 1);
     assert_eq!(count_scheduled(&mut second, required).await, 0, "it does not wait for the lock");
     open.commit().await.unwrap();
     assert_eq!(count_scheduled(&mut second, required).await, 0);
-    settle(&queue).await;
-    assert_eq!(scheduled_events(&database, task).await, 1);
+    assert_scheduled_once(&database, &queue, task).await;
     finish(database, queue).await;
 }
 
@@ -172,11 +162,7 @@ async fn tick_schedules_bounded_number_of_dependents() {
 #[tokio::test]
 async fn locked_dependent_delays_no_tick() {
     let (database, queue) = start().await;
-    let required = queue.create_one(QUEUE).await;
-    let locked = create_waiting(&queue, &[required], &json!({})).await;
-    let free = create_waiting(&queue, &[required], &json!({})).await;
-    let foreign = Lock::take(&database, &format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
-    claim_and_report(&queue, Report::Completed).await;
+    let (foreign, locked, free) = complete_with_locked_dependent(&database, &queue).await;
     assert_eq!((state(&queue, locked).await, state(&queue, free).await), ("unscheduled", "pending"));
     foreign.release().await;
     settle(&queue).await;
@@ -200,8 +186,7 @@ async fn chain_needs_no_pass() {
 
 /// True if one transaction ended a task and claimed its dependent.
 async fn is_claimed_by_end_of_required(queue: &Queue, database: &TestDatabase) -> bool {
-    let required = queue.create_one(QUEUE).await;
-    let task = create_waiting(queue, &[required], &json!({})).await;
+    let (required, task) = create_dependent(queue, &json!({})).await;
     let held = queue.claim_one(QUEUE).await;
     let claim = queue.claim_work("proj/waits", "worker", 1, Duration::from_secs(10));
     let report = async {

@@ -7,7 +7,10 @@ use tenure_engine::events::sequencer::Sequencer;
 use tenure_store::groups::{Slice, Witnesses};
 use tenure_store::{dependency_work, events};
 
-use super::{claim_and_report, create_waiting, emitted, finish, run_groups, settle, start, state, waiting};
+use super::{
+    claim_and_report, complete_with_locked_dependent, create_dependent_of_claims, create_waiting, emitted, finish,
+    run_groups, settle, start, state, waiting,
+};
 use crate::support::*;
 
 #[tokio::test]
@@ -34,11 +37,15 @@ async fn task_created_during_dependency_report_is_scheduled() {
     finish(database, queue).await;
 }
 
-/// Its end is read before the creation of its dependent commits. Returns both tasks.
-async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) -> (TaskId, TaskId) {
-    // Any dependency, so the log is not skipped.
+/// Creates a dependency, so that the log is not skipped.
+async fn create_unrelated(queue: &Queue) {
     let unrelated = queue.create_one("proj/other").await;
     create_waiting(queue, &[unrelated], &json!({})).await;
+}
+
+/// Its end is read before the creation of its dependent commits. Returns both tasks.
+async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) -> (TaskId, TaskId) {
+    create_unrelated(queue).await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     settle(queue).await;
@@ -87,9 +94,7 @@ async fn revoked_end_satisfies_task_created_before() {
 #[tokio::test]
 async fn task_created_after_rerun_waits_for_next_end() {
     let (database, queue) = start().await;
-    // Any dependency, so the log is not skipped.
-    let unrelated = queue.create_one("proj/other").await;
-    create_waiting(&queue, &[unrelated], &json!({})).await;
+    create_unrelated(&queue).await;
     let mut conn = database.connect().await;
     // Nobody waits for the revoked end; the rerun notes it; or its event was read too.
     for (is_awaited, is_read) in [(false, false), (true, false), (true, true)] {
@@ -120,13 +125,10 @@ async fn task_created_after_rerun_waits_for_next_end() {
 #[tokio::test]
 async fn concurrent_last_two_edges_schedule_task_once() {
     let (database, queue) = start().await;
-    queue.create_one(QUEUE).await;
-    queue.create_one(QUEUE).await;
-    let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
-    let required = [claims[0].task.id, claims[1].task.id];
-    let task = create_waiting(&queue, &required, &json!({})).await;
+    let (claims, task) = create_dependent_of_claims(&queue).await;
+    let required = claims.each_ref().map(|claim| claim.task.id);
     let (mut first, mut second) = (database.connect().await, database.connect().await);
-    let read = async |conn: &mut sqlx::PgConnection| {
+    let read = async |conn: &mut PgConnection| {
         log_reader::read_next(conn, &Sequencer::default(), &mut DependencySink).await.unwrap();
     };
     queue.report(required[0], claims[0].run, Report::Completed).await.unwrap();
@@ -150,11 +152,7 @@ async fn concurrent_last_two_edges_schedule_task_once() {
 #[tokio::test]
 async fn locked_dependent_waits_for_next_pass() {
     let (database, queue) = start().await;
-    let required = queue.create_one(QUEUE).await;
-    let locked = create_waiting(&queue, &[required], &json!({})).await;
-    let free = create_waiting(&queue, &[required], &json!({})).await;
-    let foreign = Lock::take(&database, &format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
-    claim_and_report(&queue, Report::Completed).await;
+    let (foreign, locked, free) = complete_with_locked_dependent(&database, &queue).await;
     settle(&queue).await;
     assert_eq!((state(&queue, locked).await, state(&queue, free).await), ("unscheduled", "pending"));
     // Later events are not delayed either.
@@ -170,7 +168,7 @@ async fn locked_dependent_waits_for_next_pass() {
     finish(database, queue).await;
 }
 
-async fn group_of_two() -> (tenure_store::testing::TestDatabase, tenure_engine::testing::Queue) {
+async fn group_of_two() -> (TestDatabase, Queue) {
     let (database, queue) = start().await;
     let first = new_task(QUEUE, &json!({}));
     queue.create(&first).await.unwrap();
@@ -178,7 +176,7 @@ async fn group_of_two() -> (tenure_store::testing::TestDatabase, tenure_engine::
     (database, queue)
 }
 
-async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
+async fn read_for_groups(conn: &mut PgConnection) -> Read<Slice> {
     let witnesses = &mut Witnesses::default();
     log_reader::read_sequenced(conn, &mut GroupSink { sequenced: events::Sequenced::default(), witnesses })
         .await

@@ -8,36 +8,15 @@ use super::*;
 /// With this limit locks become exclusive at 50 runs.
 const LARGE: usize = 20_050;
 
-pub(super) fn plain(tasks: usize) -> Vec<NewTask> {
-    (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect()
-}
-
-/// Counts acknowledged and refused creates.
-pub(super) fn count(answers: &[Result<Task, OpError>]) -> (usize, usize) {
-    let full = |answer: &&Result<Task, OpError>| match answer {
-        Err(OpError::BacklogFull(_)) => true,
-        Ok(_) => false,
-        Err(other) => panic!("{other:?}"),
-    };
-    let refused = answers.iter().filter(full).count();
-    (answers.len() - refused, refused)
-}
-
 #[tokio::test]
 async fn t14_creates_never_exceed_the_limit() {
     let pair = Pair::start().await;
     put(&pair.here, json!({"backlog": {"tasks": 5}})).await;
-    let tasks = plain(50);
-    assert_eq!(count(&pair.create_all(&tasks).await), (5, 45));
+    assert_eq!(pair.create_plain(50).await, (5, 45));
     assert_eq!(number(pair.database.pool(), "SELECT count(*) FROM tasks").await, 5, "refused tasks are not stored");
-    let notes = "SELECT count(*) FROM outbox_new WHERE kinds = '{14}' AND details[1] LIKE '%backlog-limit-reached%'";
-    assert_eq!(number(pair.database.pool(), notes).await, 1, "of all servers together");
+    assert_eq!(pair.count_notes("%backlog-limit-reached%").await, 1, "of all servers together");
     for round in 0..10 {
-        let claims = pair.here.claim_work(QUEUE, "w", 2, Duration::ZERO);
-        let tasks = plain(20);
-        let (answers, claimed) = tokio::join!(pair.create_all(&tasks), claims);
-        claimed.unwrap().delivery.delivered();
-        count(&answers);
+        pair.create_beside_claims().await;
         assert!(pending(&pair.database).await <= 5, "round {round}");
     }
     pair.finish().await;
@@ -68,7 +47,7 @@ async fn t14_limit_is_exact_where_locks_change_mode() {
     }
     let (mut created, mut refused) = (LARGE / 500 * 500 - 250, 0);
     while refused == 0 {
-        let (more, full) = count(&pair.create_all(&plain(250)).await);
+        let (more, full) = pair.create_plain(250).await;
         created += more;
         refused += full;
     }
@@ -85,17 +64,17 @@ async fn only_pending_runs_count_and_retries_are_never_refused() {
     pair.here.create(&delayed).await.unwrap();
     let run = new_task(QUEUE, &json!({}));
     pair.here.create(&run).await.unwrap();
-    assert_eq!(count(&pair.create_all(&plain(1)).await), (0, 1), "a delayed run counts");
+    assert_eq!(pair.create_plain(1).await, (0, 1), "a delayed run counts");
     let waits = new_task(QUEUE, &json!({"dependencies": [run.id]}));
     pair.there.create(&waits).await.unwrap();
     let claim = pair.here.claim_one(QUEUE).await;
-    assert_eq!(count(&pair.create_all(&plain(1)).await), (1, 0), "a claimed run does not count");
+    assert_eq!(pair.create_plain(1).await, (1, 0), "a claimed run does not count");
     let again = Report::Exception(ExceptionReason::WorkerShutdown);
     pair.here.report(run.id, claim.run, again).await.unwrap();
     assert_eq!(pending(&pair.database).await, 3, "a retry was acknowledged with its task");
-    assert_eq!(count(&pair.create_all(&plain(1)).await), (0, 1));
+    assert_eq!(pair.create_plain(1).await, (0, 1));
     remove_policy(&pair.here).await;
-    assert_eq!(count(&pair.create_all(&plain(4)).await), (4, 0));
+    assert_eq!(pair.create_plain(4).await, (4, 0));
     pair.finish().await;
 }
 

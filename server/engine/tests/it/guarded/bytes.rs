@@ -3,7 +3,6 @@
 use tenure_engine::background::slow;
 
 use super::attacks::create_in;
-use super::backlog::{count, plain};
 use super::*;
 
 /// Far more than any test uses.
@@ -37,24 +36,14 @@ async fn exact(database: &TestDatabase, after: &str) -> i64 {
 #[tokio::test]
 async fn t14_creates_never_exceed_the_bytes() {
     let pair = Pair::start().await;
-    let tasks = plain(50);
-    let size = size(&tasks[0]);
+    let size = size(&plain(1)[0]);
     put(&pair.here, json!({"backlog": {"bytes": 6 * size - 1}})).await;
-    assert_eq!(count(&pair.create_all(&tasks).await), (5, 45));
+    assert_eq!(pair.create_plain(50).await, (5, 45));
     assert_eq!(bytes(&pair.database).await, (5 * size, 5 * size));
     let note = format!("%\"bytes\":{},\"limit\":{{\"bytes\":{}}}%", 5 * size, 6 * size - 1);
-    let notes: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_new WHERE kinds = '{14}' AND details[1] LIKE $1")
-        .bind(note)
-        .fetch_one(pair.database.pool())
-        .await
-        .unwrap();
-    assert_eq!(notes, 1, "of all servers together");
+    assert_eq!(pair.count_notes(&note).await, 1, "of all servers together");
     for round in 0..10 {
-        let claims = pair.here.claim_work(QUEUE, "w", 2, Duration::ZERO);
-        let tasks = plain(20);
-        let (answers, claimed) = tokio::join!(pair.create_all(&tasks), claims);
-        claimed.unwrap().delivery.delivered();
-        count(&answers);
+        pair.create_beside_claims().await;
         assert!(exact(&pair.database, "creates beside claims").await < 6 * size, "round {round}");
     }
     pair.finish().await;
@@ -86,7 +75,7 @@ async fn nearer_of_two_limits_refuses() {
     let size = size(&plain(1)[0]);
     for (tasks, bytes) in [(3, 100 * size), (100, 3 * size)] {
         put(&pair.here, json!({"backlog": {"tasks": tasks, "bytes": bytes}})).await;
-        assert_eq!(count(&pair.create_all(&plain(10)).await), (3, 7), "{tasks} tasks, {bytes} bytes");
+        assert_eq!(pair.create_plain(10).await, (3, 7), "{tasks} tasks, {bytes} bytes");
         pair.here.run_pass("sequence").await.unwrap();
         assert_eq!(claim_now(&pair.here, 3).await.len(), 3);
         assert_eq!(exact(&pair.database, "all were claimed").await, 0);
@@ -101,12 +90,12 @@ async fn retries_are_never_refused_for_their_bytes() {
     put(&pair.here, json!({"backlog": {"bytes": 2 * size}})).await;
     let run = pair.here.create_one(QUEUE).await;
     let claim = pair.here.claim_one(QUEUE).await;
-    assert_eq!(count(&pair.create_all(&plain(5)).await), (2, 3), "a claimed run does not count");
+    assert_eq!(pair.create_plain(5).await, (2, 3), "a claimed run does not count");
     pair.here.report(run, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
     assert_eq!(exact(&pair.database, "a retry").await, 3 * size);
-    assert_eq!(count(&pair.create_all(&plain(2)).await), (0, 2));
+    assert_eq!(pair.create_plain(2).await, (0, 2));
     remove_policy(&pair.here).await;
-    assert_eq!(count(&pair.create_all(&plain(2)).await), (2, 0));
+    assert_eq!(pair.create_plain(2).await, (2, 0));
     follow(&pair.here).await;
     assert_eq!(bytes(&pair.database).await, (0, 5 * size), "without the limit nothing is counted");
     pair.finish().await;

@@ -3,7 +3,7 @@
 use tenure_api::states::Requires;
 use tenure_domain::work::Holder;
 use tenure_store::dependencies::{self, Edge, Wanted};
-use tenure_store::hot::statement::Run as _;
+use tenure_store::hot::statement::{Run as _, Statement};
 use tenure_store::transitions::create::{Guarded, Ids};
 use tenure_store::transitions::{claim, create, end};
 
@@ -51,6 +51,18 @@ async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConn
 }
 
 type Effect = (Vec<String>, Vec<String>);
+
+fn described(stored: &[create::Created]) -> Vec<String> {
+    stored.iter().map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled)).collect()
+}
+
+async fn effect_of(conn: &mut PgConnection, statement: &Statement) -> Effect {
+    effect(conn, async |conn| described(&create::decode(&conn.run_one(statement).await.unwrap()).unwrap().stored)).await
+}
+
+async fn effect_of_general(conn: &mut PgConnection, members: &[create::Member<'_>]) -> Effect {
+    effect(conn, async |conn| described(&create::create_any(conn, members, Guarded::No).await.unwrap().stored)).await
+}
 
 fn assert_same(case: &str, (answers, contents): &Effect, (general_answers, general_contents): &Effect) {
     assert_eq!(answers, general_answers, "{case}");
@@ -109,6 +121,37 @@ async fn world() -> World {
 }
 
 impl World {
+    async fn run(&self, sql: &str) {
+        run_sql(self.database.pool(), sql).await;
+    }
+
+    /// Creates a group for each scheduler.
+    async fn create_groups(&self, schedulers: &[&str]) -> Vec<TaskId> {
+        let mut groups = Vec::new();
+        for scheduler in schedulers {
+            let group = new_task(QUEUES[0], &json!({})).id;
+            let fields = json!({"taskGroupId": group, "schedulerId": scheduler});
+            self.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
+            groups.push(group);
+        }
+        groups
+    }
+
+    /// Its policy sends the tasks of the queue to the general statement.
+    async fn delay_second_queue(&self) {
+        self.run(&format!("UPDATE task_queues SET traits = 1, delay = 60 WHERE id = {}", self.keys[1])).await;
+    }
+
+    fn any_task(&self) -> TaskId {
+        self.tasks[below(self.tasks.len())]
+    }
+
+    /// Returns the key of the queue; once in `rarity` times that of the other one, as after a
+    /// failover.
+    fn key(&self, queue: usize, rarity: usize) -> i32 {
+        self.keys[if below(rarity) == 0 { 1 - queue } else { queue }]
+    }
+
     async fn end(self) {
         drop(self.conn);
         self.queue.stop().await;
@@ -121,33 +164,33 @@ fn members_of(round: usize, most: usize) -> usize {
     if round.is_multiple_of(3) { 1 } else { 1 + below(most) }
 }
 
+fn members(new: &[(NewTask, i32)]) -> Vec<create::Member<'_>> {
+    new.iter().map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false }).collect()
+}
+
+/// Changes the times of a task, in the cases 0 and 1.
+fn distort(task: &mut NewTask, case: usize) {
+    match case {
+        0 => task.created -= TimeDelta::days(1),
+        1 => task.deadline = task.created,
+        _ => {}
+    }
+}
+
 #[tokio::test]
 async fn create_statements_have_same_effect() {
     let mut world = world().await;
     // Tasks may be named after these groups.
-    let groups: Vec<TaskId> = (0..4).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
-    for (n, group) in groups.iter().enumerate() {
-        let fields = json!({"taskGroupId": group, "schedulerId": if n % 2 == 0 { "-" } else { "another" }});
-        world.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
-    }
-    sqlx::query("UPDATE task_groups SET sealed = now() WHERE id = $1")
-        .bind(groups[0].uuid())
-        .execute(world.database.pool())
-        .await
-        .unwrap();
-    // The policy of one queue sends its tasks to the general statement.
-    sqlx::query("UPDATE task_queues SET traits = 1, delay = 60 WHERE id = $1")
-        .bind(world.keys[1])
-        .execute(world.database.pool())
-        .await
-        .unwrap();
+    let groups = world.create_groups(&["-", "another", "-", "another"]).await;
+    world.run(&format!("UPDATE task_groups SET sealed = now() WHERE id = '{}'", groups[0].uuid())).await;
+    world.delay_second_queue().await;
     for round in 0..ROUNDS {
         let mut new: Vec<(NewTask, i32)> = Vec::new();
         for _ in 0..members_of(round, 7) {
             let queue = below(2);
             let fields = json!({"extra": {"size": "x".repeat(below(3_000))}, "retries": below(5)});
             let id = match below(5) {
-                0 => world.tasks[below(world.tasks.len())],
+                0 => world.any_task(),
                 1 => groups[below(groups.len())],
                 _ => new_task(QUEUES[queue], &fields).id,
             };
@@ -155,33 +198,17 @@ async fn create_statements_have_same_effect() {
                 continue;
             }
             let mut task = new_task_with_id(id, QUEUES[queue], &fields);
-            match below(8) {
-                0 => task.created -= chrono::TimeDelta::days(1),
-                1 => task.deadline = task.created,
-                _ => {}
-            }
-            // Sometimes the key of the other queue, as after a failover.
-            new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
+            distort(&mut task, below(8));
+            new.push((task, world.key(queue, 8)));
         }
         // Members of the general statement come last.
         new.sort_by_key(|(task, key)| groups.contains(&task.id) || *key == world.keys[1]);
-        let members: Vec<create::Member<'_>> = new
-            .iter()
-            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
-            .collect();
-        let describe = |rows: Vec<create::Created>| {
-            rows.iter()
-                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
-                .collect::<Vec<String>>()
-        };
+        let members = members(&new);
         let ordinary = effect(&mut world.conn, async |conn| {
-            describe(create::create(conn, &members, Guarded::No).await.unwrap().stored)
+            described(&create::create(conn, &members, Guarded::No).await.unwrap().stored)
         })
         .await;
-        let general = effect(&mut world.conn, async |conn| {
-            describe(create::create_any(conn, &members, Guarded::No).await.unwrap().stored)
-        })
-        .await;
+        let general = effect_of_general(&mut world.conn, &members).await;
         let ids: Vec<String> = new.iter().map(|(task, key)| format!("{} in {key}", task.id.uuid())).collect();
         assert_same(&format!("{ids:?}"), &ordinary, &general);
     }
@@ -195,7 +222,7 @@ fn submission(world: &World, group: TaskId) -> Vec<(NewTask, i32)> {
     for _ in 0..=below(3) {
         let fields = json!({"taskGroupId": group, "extra": {"size": "x".repeat(below(3_000))}, "retries": below(5)});
         let id = match below(10) {
-            0 => world.tasks[below(world.tasks.len())],
+            0 => world.any_task(),
             1 => group,
             _ => new_task(QUEUES[place], &fields).id,
         };
@@ -204,12 +231,10 @@ fn submission(world: &World, group: TaskId) -> Vec<(NewTask, i32)> {
         }
         let mut task = new_task_with_id(id, QUEUES[place], &fields);
         match below(16) {
-            0 => task.created -= chrono::TimeDelta::days(1),
-            1 => task.deadline = task.created,
-            2 => task.deadline += chrono::TimeDelta::days(9),
-            _ => {}
+            2 => task.deadline += TimeDelta::days(9),
+            case => distort(&mut task, case),
         }
-        new.push((task, world.keys[if below(16) == 0 { 1 - place } else { place }]));
+        new.push((task, world.key(place, 16)));
     }
     new
 }
@@ -217,49 +242,23 @@ fn submission(world: &World, group: TaskId) -> Vec<(NewTask, i32)> {
 #[tokio::test]
 async fn group_statement_stores_all_as_general_or_none() {
     let mut world = world().await;
-    let groups: Vec<TaskId> = (0..4).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
-    for (n, group) in groups.iter().enumerate() {
-        let fields = json!({"taskGroupId": group, "schedulerId": if n == 1 { "another" } else { "-" }});
-        world.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
-    }
+    let groups = world.create_groups(&["-", "another", "-", "-"]).await;
     // One is sealed, one expires too early.
-    sqlx::query("UPDATE task_groups SET sealed = CASE WHEN id = $1 THEN now() END, expires = CASE WHEN id = $2 THEN now() ELSE expires END")
-        .bind(groups[0].uuid())
-        .bind(groups[2].uuid())
-        .execute(world.database.pool())
-        .await
-        .unwrap();
-    sqlx::query("UPDATE task_queues SET traits = 1, delay = 60 WHERE id = $1")
-        .bind(world.keys[1])
-        .execute(world.database.pool())
-        .await
-        .unwrap();
+    world.run(&format!("UPDATE task_groups SET sealed = now() WHERE id = '{}'", groups[0].uuid())).await;
+    world.run(&format!("UPDATE task_groups SET expires = now() WHERE id = '{}'", groups[2].uuid())).await;
+    world.delay_second_queue().await;
     let (mut stored, mut left) = (0, 0);
     for _ in 0..2 * ROUNDS {
         let (group, is_new) = match below(6) {
-            0 => (world.tasks[below(world.tasks.len())], false),
+            0 => (world.any_task(), false),
             1 | 2 => (new_task(QUEUES[0], &json!({})).id, true),
             _ => (groups[below(groups.len())], false),
         };
         let new = submission(&world, group);
-        let members: Vec<create::Member<'_>> = new
-            .iter()
-            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
-            .collect();
-        let describe = |rows: Vec<create::Created>| {
-            rows.iter()
-                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
-                .collect::<Vec<String>>()
-        };
+        let members = members(&new);
         let statement = create::statement_of_all(&members, Ids::Given).unwrap();
-        let own = effect(&mut world.conn, async |conn| {
-            describe(create::decode(&conn.run_one(&statement).await.unwrap()).unwrap().stored)
-        })
-        .await;
-        let general = effect(&mut world.conn, async |conn| {
-            describe(create::create_any(conn, &members, Guarded::No).await.unwrap().stored)
-        })
-        .await;
+        let own = effect_of(&mut world.conn, &statement).await;
+        let general = effect_of_general(&mut world.conn, &members).await;
         let ids: Vec<String> = new.iter().map(|(task, key)| format!("{} in {key}", task.id.uuid())).collect();
         let case = format!("{ids:?} of {}", group.uuid());
         if own.0.is_empty() {
@@ -326,10 +325,7 @@ async fn claim_statements_have_same_effect() {
         .await;
         assert_same(&format!("{want:?}"), &ordinary, &general);
     }
-    sqlx::raw_sql("UPDATE pending p SET deadline = d.deadline FROM task_definitions d WHERE d.seq = p.seq")
-        .execute(world.database.pool())
-        .await
-        .unwrap();
+    world.run("UPDATE pending p SET deadline = d.deadline FROM task_definitions d WHERE d.seq = p.seq").await;
     world.end().await;
 }
 
@@ -342,11 +338,7 @@ async fn end_statements_have_same_effect() {
         let mut members: Vec<end::Member> = Vec::new();
         let mut holders = Vec::new();
         for _ in 0..members_of(round, 11) {
-            let id = if below(2) == 0 {
-                claimed[below(claimed.len())]
-            } else {
-                world.tasks[below(world.tasks.len())].uuid()
-            };
+            let id = if below(2) == 0 { claimed[below(claimed.len())] } else { world.any_task().uuid() };
             let report = [
                 Report::Completed,
                 Report::FailedForGood,
@@ -416,19 +408,14 @@ async fn create_with_edges(conn: &mut PgConnection, new: &[(NewTask, i32)]) -> V
 async fn creates_of_dependents_have_same_effect() {
     let mut world = world().await;
     // One accepts tasks, one is sealed, one has another scheduler.
-    let groups: Vec<TaskId> = (0..3).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
-    for (group, scheduler) in groups.iter().zip(["-", "-", "another"]) {
-        let fields = json!({"taskGroupId": group, "schedulerId": scheduler});
-        world.queue.create(&new_task(QUEUES[0], &fields)).await.unwrap();
-    }
-    let sealed = format!("UPDATE task_groups SET sealed = now() WHERE id = '{}'", groups[1].uuid());
-    let sql = format!("{sealed}; UPDATE task_groups SET expires = expires + interval '2 days'");
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(world.database.pool()).await.unwrap();
+    let groups = world.create_groups(&["-", "-", "another"]).await;
+    world.run(&format!("UPDATE task_groups SET sealed = now() WHERE id = '{}'", groups[1].uuid())).await;
+    world.run("UPDATE task_groups SET expires = expires + interval '2 days'").await;
     for round in 0..ROUNDS {
         let mut new: Vec<(NewTask, i32)> = Vec::new();
         for _ in 0..members_of(round, 7) {
             let queue = below(2);
-            let mut required: Vec<TaskId> = (0..=below(3)).map(|_| world.tasks[below(world.tasks.len())]).collect();
+            let mut required: Vec<TaskId> = (0..=below(3)).map(|_| world.any_task()).collect();
             if below(8) == 0 {
                 required.push(TaskId::from_random(tenure_store::secrets::random()));
             }
@@ -439,39 +426,23 @@ async fn creates_of_dependents_have_same_effect() {
             let fields =
                 json!({"taskGroupId": group, "dependencies": required, "requires": requires, "retries": below(5)});
             let mut task = new_task(QUEUES[queue], &fields);
-            match below(8) {
-                0 => task.created -= chrono::TimeDelta::days(1),
-                1 => task.deadline = task.created,
-                _ => {}
-            }
+            distort(&mut task, below(8));
             if below(8) == 0 {
-                task.id = world.tasks[below(world.tasks.len())];
+                task.id = world.any_task();
             }
             if task.dependencies.contains(&task.id.uuid()) || new.iter().any(|(other, _)| other.id == task.id) {
                 continue;
             }
-            // Sometimes the key of the other queue, as after a failover.
-            new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
+            new.push((task, world.key(queue, 8)));
         }
         if new.is_empty() {
             continue;
         }
-        let describe = |rows: Vec<create::Created>| {
-            rows.iter()
-                .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
-                .collect::<Vec<String>>()
-        };
-        let members: Vec<create::Member<'_>> = new
-            .iter()
-            .map(|(task, queue)| create::Member { task, queue: *queue, waits: false, ruled: false })
-            .collect();
+        let members = members(&new);
         assert!(new.iter().all(|(task, _)| create::is_ordinary_dependent(task)));
         let statement = create::statement_of_dependents(&members);
-        let at_once = effect(&mut world.conn, async |conn| {
-            describe(create::decode(&conn.run_one(&statement).await.unwrap()).unwrap().stored)
-        })
-        .await;
-        let general = effect(&mut world.conn, async |conn| describe(create_with_edges(conn, &new).await)).await;
+        let at_once = effect_of(&mut world.conn, &statement).await;
+        let general = effect(&mut world.conn, async |conn| described(&create_with_edges(conn, &new).await)).await;
         assert_same(&format!("{new:#?}"), &at_once, &general);
     }
     world.end().await;
