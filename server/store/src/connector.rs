@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::continuity::{Continuity, Incarnation};
@@ -24,6 +24,9 @@ use crate::{cluster, operator_hints, outage};
 /// Timeout for making and checking a connection. Batchers and pools wait longer, so they learn the
 /// cause.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
+/// Hot sessions that are made at once. When all of a server's sessions begin together on a busy
+/// machine, each has its time only for itself and the few beside it.
+const CONNECTING_MAX: usize = 4;
 /// A new outage within this time of the last one is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Timeout of a ping before reuse.
@@ -46,6 +49,8 @@ struct ConnectorInner {
     stalled: AtomicUsize,
     continuity: Continuity,
     state: Mutex<State>,
+    /// Permits to make a hot session.
+    connecting: Semaphore,
     /// Sends after each attempt of the reconnecting task.
     attempts: watch::Sender<u64>,
 }
@@ -89,6 +94,7 @@ impl Connector {
             stalled: AtomicUsize::new(0),
             continuity: Continuity::default(),
             state: Mutex::default(),
+            connecting: Semaphore::new(CONNECTING_MAX),
             attempts: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -158,9 +164,7 @@ impl Connector {
     /// # Errors If the database is unreachable or read-only, or settings are dropped in between.
     /// Fails without an attempt during a known outage.
     pub async fn connect_hot(&self, locks: Locks) -> Result<PgConnection, sqlx::Error> {
-        if let Some(outage) = &self.state().outage {
-            return Err(outage::unreachable(&outage.error));
-        }
+        let _turn = self.turn_to_connect().await?;
         let host = self.shared.current.load(Ordering::SeqCst);
         let attempt = self.attempt(host, Kind::Hot(locks), Contact::Again, CONNECT_MAX).await;
         self.note_attempt(host, attempt)
@@ -169,15 +173,21 @@ impl Connector {
     /// Like [`Connector::connect_hot`], for a session that sends several statements at once and
     /// hardly waits for locks.
     pub async fn connect_pipeline(&self) -> Result<Pipeline, sqlx::Error> {
-        if let Some(outage) = &self.state().outage {
-            return Err(outage::unreachable(&outage.error));
-        }
+        let _turn = self.turn_to_connect().await?;
         let host = self.shared.current.load(Ordering::SeqCst);
         let mut attempt = self.attempt_pipeline(host).await;
         if attempt.as_ref().is_err_and(is_lost_connection) {
             attempt = self.attempt_pipeline(host).await;
         }
         self.note_attempt(host, attempt)
+    }
+
+    async fn turn_to_connect(&self) -> Result<SemaphorePermit<'_>, sqlx::Error> {
+        let turn = self.shared.connecting.acquire().await.expect("it is never closed");
+        match &self.state().outage {
+            Some(outage) => Err(outage::unreachable(&outage.error)),
+            None => Ok(turn),
+        }
     }
 
     async fn attempt_pipeline(&self, host: usize) -> Result<Pipeline, sqlx::Error> {
@@ -478,4 +488,32 @@ pub(crate) fn no_answer(within: Duration) -> sqlx::Error {
 
 fn chance() -> u8 {
     uuid::Uuid::new_v4().as_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use sqlx::postgres::PgSslMode;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const SESSIONS: usize = 30;
+
+    #[tokio::test]
+    async fn sessions_of_a_start_are_made_a_few_at_a_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
+        let connector = Connector::new(options);
+        let (mut open, sessions) = (Vec::new(), join_all((0..SESSIONS).map(|_| connector.connect_hot(Locks::Waits))));
+        let made = tokio::select! {
+            made = sessions => made,
+            // Nobody answers.
+            () = async { while let Ok((stream, _)) = listener.accept().await { open.push(stream) } } => unreachable!(),
+        };
+        assert!(made.iter().all(Result::is_err));
+        // An attempt may be repeated once, and the connector tries whether the outage goes on.
+        assert!(open.len() <= 3 * CONNECTING_MAX, "{} sessions at once", open.len());
+    }
 }
