@@ -328,7 +328,7 @@ async fn look_again(
 #[cfg(feature = "test-util")]
 async fn linger() {
     if is_on(Breakage::LookBeforeLock) {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
 
