@@ -211,3 +211,33 @@ fn span_id(context: SpanContext) -> Vec<u8> {
 fn nanos(at: DateTime<Utc>) -> u64 {
     at.timestamp_nanos_opt().and_then(|nanos| u64::try_from(nanos).ok()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest as Received;
+    use opentelemetry_proto::tonic::trace::v1::Span as ReceivedSpan;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn others_decode_what_is_sent() {
+        let (own, parent) =
+            (SpanContext { trace: Uuid::from_u128(7), span: 8 }, SpanContext { trace: Uuid::from_u128(7), span: 9 });
+        let (start, end) = (DateTime::from_timestamp_nanos(1_000), DateTime::from_timestamp_nanos(3_000));
+        let span = Span::new(own, "claim", start, end).child_of(parent).of_request().with("runs", 3_i64).linked([parent]);
+        let sent = ExportTraceServiceRequest::new(Resource::new("s1"), vec![span.failed("gone".to_owned())]);
+        let received = Received::decode(sent.encode_to_vec().as_slice()).unwrap();
+        let resource = &received.resource_spans[0];
+        assert_eq!(resource.resource.as_ref().unwrap().attributes.len(), 3);
+        assert_eq!(resource.scope_spans[0].scope.as_ref().unwrap().name, "tenure");
+        let ReceivedSpan { trace_id, span_id, parent_span_id, name, kind, links, attributes, status, .. } =
+            &resource.scope_spans[0].spans[0];
+        assert_eq!(
+            (trace_id, span_id, parent_span_id),
+            (&self::trace_id(own), &self::span_id(own), &self::span_id(parent))
+        );
+        assert_eq!((name.as_str(), *kind, links.len(), attributes[0].key.as_str()), ("claim", SERVER, 1, "runs"));
+        assert_eq!(status.as_ref().unwrap().message, "gone");
+    }
+}
