@@ -110,7 +110,12 @@ async fn upload(server: &Server, claim: &Value) {
     let url = created["putUrl"].as_str().unwrap();
     let mut raw = Raw::new("PUT", url.strip_prefix(server.root_url()).unwrap()).header("Content-Type", "text/plain");
     raw.body = Some(text_of(task_of(claim)).into_bytes());
-    let reply = raw.send(server.root_url()).await;
+    let reply = loop {
+        let reply = raw.send(server.root_url()).await;
+        if reply.status != 503 {
+            break reply;
+        }
+    };
     assert_eq!(reply.status, 200, "{}", reply.text());
 }
 

@@ -225,7 +225,8 @@ mod tests {
         let (own, parent) =
             (SpanContext { trace: Uuid::from_u128(7), span: 8 }, SpanContext { trace: Uuid::from_u128(7), span: 9 });
         let (start, end) = (DateTime::from_timestamp_nanos(1_000), DateTime::from_timestamp_nanos(3_000));
-        let span = Span::new(own, "claim", start, end).child_of(parent).of_request().with("runs", 3_i64).linked([parent]);
+        let span =
+            Span::new(own, "claim", start, end).child_of(parent).of_request().with("runs", 3_i64).linked([parent]);
         let sent = ExportTraceServiceRequest::new(Resource::new("s1"), vec![span.failed("gone".to_owned())]);
         let received = Received::decode(sent.encode_to_vec().as_slice()).unwrap();
         let resource = &received.resource_spans[0];

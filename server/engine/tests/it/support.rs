@@ -206,11 +206,15 @@ pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Ou
 
 /// Creates tasks with one statement, without the batcher.
 pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
+    create_guarded_on(conn, queue, tasks, Guarded::No).await;
+}
+
+pub async fn create_guarded_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask], guarded: Guarded) {
     let mut members = Vec::new();
     for task in tasks {
         members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false, ruled: false });
     }
-    assert_eq!(create(conn, &members, Guarded::No).await.unwrap().stored.len(), tasks.len());
+    assert_eq!(create(conn, &members, guarded).await.unwrap().stored.len(), tasks.len());
 }
 
 /// Creates tasks of one group, all or none. Returns the number of stored tasks.

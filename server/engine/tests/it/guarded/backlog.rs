@@ -2,6 +2,7 @@
 
 use tenure_store::guarded as store;
 use tenure_store::session;
+use tenure_store::transitions::create::Guarded;
 
 use super::*;
 
@@ -43,7 +44,7 @@ async fn t14_limit_is_exact_where_locks_change_mode() {
     assert_eq!(count(&pair.create_all(&plain(250)).await), (250, 0));
     let mut conn = pair.database.connect().await;
     for _ in 0..LARGE / 500 - 1 {
-        create_on(&mut conn, &pair.here, &plain(500)).await;
+        create_guarded_on(&mut conn, &pair.here, &plain(500), Guarded::Yes).await;
     }
     let (mut created, mut refused) = (LARGE / 500 * 500 - 250, 0);
     while refused == 0 {
