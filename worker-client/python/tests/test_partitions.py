@@ -298,6 +298,8 @@ class Sender:
                 env={**os.environ, **environ},
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                # A shell that runs the tests in the background makes them ignore it.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def lines(self) -> list[str]:
