@@ -26,12 +26,15 @@ impl Passes {
     }
 }
 
+/// docs/sessions.md; usually it takes a quarter of it.
+const EXPIRY_PROMISE: Duration = Duration::from_secs(1);
+
 /// On a stalled machine the passes first assume an outage.
 async fn expires_in_time(ground: &mut Ground, session: &Identity) {
     loop {
         ground.advance(session.ttl + 1).await;
         let since = Instant::now();
-        while since.elapsed() < PROMISE * 10 {
+        while since.elapsed() < EXPIRY_PROMISE * 10 {
             if ground.ended(session).await.is_some() {
                 return;
             }
