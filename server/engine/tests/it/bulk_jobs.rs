@@ -282,6 +282,10 @@ async fn slice_that_always_fails_ends_its_job_alone() {
     }
     let other = start_job(&queue, &last).await;
     assert_eq!(queue.run_pass("bulk_jobs").await.unwrap().done, 1);
+    // On a busy machine a slice may have failed for want of an answer, which is no fault.
+    for _ in 0..FAULTS_MAX {
+        queue.run_pass("bulk_jobs").await.unwrap();
+    }
     let ended = stored(&queue, &failing).await;
     assert_eq!((ended.state(), counts(&ended)), (JobState::Failed, (0, 0, 0)));
     assert!(ended.error.as_deref().is_some_and(|why| why.contains("failed 5 times")), "{:?}", ended.error);
