@@ -61,7 +61,7 @@ pub struct StartedJob {
 pub struct Job {
     pub job_id: JobId,
     pub state: JobState,
-    /// Absent if the server cannot read it, as that of a newer release.
+    /// Absent if the server cannot read it, because a newer release wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<JobAction>,
     /// The new priority, for the action `priority` only.

@@ -154,7 +154,8 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {
-    /// let submitter = serde_json::json!({"description": "Submits mail.", "scopes": ["queue:create-task:acme/*"]});
+    /// let scopes = ["queue:create-task:acme/*"];
+    /// let submitter = serde_json::json!({"description": "Submits mail.", "scopes": scopes});
     /// client.update_role("submitter", &submitter).await?;
     /// # Ok(()) }
     /// ```

@@ -132,9 +132,9 @@ pub struct Job {
     pub seq: i64,
     /// Client that started it.
     pub client_id: String,
-    /// None if unknown to this release.
+    /// Absent if this release does not know it.
     pub order: Option<Order>,
-    /// None if unknown to this release.
+    /// Absent if this release does not know it.
     pub which: Option<Which>,
     /// Tasks when it was started.
     pub found: u32,

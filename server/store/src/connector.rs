@@ -24,8 +24,7 @@ use crate::{cluster, operator_hints, outage};
 /// Timeout for making and checking a connection. Batchers and pools wait longer, so they learn the
 /// cause.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
-/// Hot sessions that are made at once. When all of a server's sessions begin together on a busy
-/// machine, each has its time only for itself and the few beside it.
+/// Hot sessions that are made at once. On a busy machine more of them do not all begin in time.
 const CONNECTING_MAX: usize = 4;
 /// A new outage within this time of the last one is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -182,11 +181,18 @@ impl Connector {
         self.note_attempt(host, attempt)
     }
 
+    /// Fails at once during a known outage, and after the wait if one has begun.
     async fn turn_to_connect(&self) -> Result<SemaphorePermit<'_>, sqlx::Error> {
+        self.refuse_in_outage()?;
         let turn = self.shared.connecting.acquire().await.expect("it is never closed");
+        self.refuse_in_outage()?;
+        Ok(turn)
+    }
+
+    fn refuse_in_outage(&self) -> Result<(), sqlx::Error> {
         match &self.state().outage {
             Some(outage) => Err(outage::unreachable(&outage.error)),
-            None => Ok(turn),
+            None => Ok(()),
         }
     }
 

@@ -89,7 +89,8 @@ pub enum UnusableBecause {
 /// ```no_run
 /// # use tenure_client::{Claim, Error, NewArtifact};
 /// # async fn example(claim: &Claim, artifact: &NewArtifact) -> Result<(), Error> {
-/// let created = claim.client().create_artifact(claim.task_id(), claim.run_id(), "public/a.txt", artifact).await?;
+/// let (client, task, run) = (claim.client(), claim.task_id(), claim.run_id());
+/// let created = client.create_artifact(task, run, "public/a.txt", artifact).await?;
 /// if let Some(target) = created {
 ///     println!("send the bytes as {} until {}", target.content_type, target.expires);
 /// }

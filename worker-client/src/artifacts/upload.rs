@@ -85,7 +85,8 @@ impl Upload {
     /// ```no_run
     /// # use tenure_client::{Claim, Error, Upload};
     /// # fn example(claim: &Claim) -> Result<(), Error> {
-    /// let log = Upload::from_path("log.txt.gz".as_ref(), "text/plain", claim.task().expires)?.compressed(52_100);
+    /// let log = Upload::from_path("log.txt.gz".as_ref(), "text/plain", claim.task().expires)?;
+    /// let log = log.compressed(52_100);
     /// assert_eq!(log.content_length(), 52_100);
     /// # Ok(()) }
     /// ```

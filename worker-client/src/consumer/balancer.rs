@@ -116,7 +116,8 @@ pub struct OwnTask {
 /// use tenure_client::consumer::balancer::{CanClaim, Cluster};
 ///
 /// fn one_at_a_time(cluster: &Cluster) -> CanClaim {
-///     if cluster.own.is_empty() { CanClaim::Yes } else { CanClaim::No(Some(cluster.now + Duration::from_secs(1))) }
+///     let later = cluster.now + Duration::from_secs(1);
+///     if cluster.own.is_empty() { CanClaim::Yes } else { CanClaim::No(Some(later)) }
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

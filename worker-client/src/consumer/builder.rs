@@ -26,9 +26,10 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Default time to live of a consumer's session.
 ///
 /// ```
+/// # use tenure_client::consumer::ConsumerBuilder;
 /// use tenure_client::consumer::SESSION_TTL;
 ///
-/// # fn example(builder: tenure_client::consumer::ConsumerBuilder) -> tenure_client::consumer::ConsumerBuilder {
+/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
 /// builder.session(SESSION_TTL / 2)
 /// # }
 /// ```

@@ -182,7 +182,9 @@ impl Found {
 /// # use tenure_client::{Client, TaskQueueId, WorkerName};
 /// use tenure_client::consumer::source::ClaimWork;
 ///
-/// # fn example(builder: ConsumerBuilder, client: Client, queue: TaskQueueId, me: WorkerName) -> ConsumerBuilder {
+/// # fn example(
+/// #     builder: ConsumerBuilder, client: Client, queue: TaskQueueId, me: WorkerName,
+/// # ) -> ConsumerBuilder {
 /// builder.source(ClaimWork::new(client, queue, me))
 /// # }
 /// ```

@@ -36,13 +36,13 @@ async fn create_waiting(queue: &Queue, required: &[TaskId], fields: &Value) -> T
     task.id
 }
 
-/// Creates a task, and one that requires it. Returns both.
+/// Creates a task and its dependent. Returns both.
 async fn create_dependent(queue: &Queue, fields: &Value) -> (TaskId, TaskId) {
     let required = queue.create_one(QUEUE).await;
     (required, create_waiting(queue, &[required], fields).await)
 }
 
-/// Claims two new tasks, and creates one that requires both.
+/// Claims two new tasks, and creates a dependent of both.
 async fn create_dependent_of_claims(queue: &Queue) -> ([Granted; 2], TaskId) {
     create_some(queue, QUEUE, 2).await;
     let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];

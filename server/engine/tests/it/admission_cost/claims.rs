@@ -16,8 +16,8 @@ const BLOCKS_OF_NONE: i64 = 20;
 
 type Reads = BTreeMap<String, i64>;
 
-/// Blocks that this session has read of each table and index since it last published its counts, which no session does within a
-/// transaction.
+/// Blocks that this session has read, by table and index. Only differences within a transaction mean
+/// something: between transactions a session publishes its counts, and begins again at 0.
 async fn reads(conn: &mut PgConnection) -> Reads {
     let sql = "SELECT concat_ws(' ', indrelid::regclass, relname), pg_stat_get_xact_blocks_fetched(oid)
                FROM pg_class LEFT JOIN pg_index ON indexrelid = oid
@@ -26,7 +26,7 @@ async fn reads(conn: &mut PgConnection) -> Reads {
     rows.into_iter().collect()
 }
 
-/// `name` is that of a table, or those of a table and its index.
+/// `name` is a table, or a table and its index.
 fn is_of_admission(name: &str) -> bool {
     let others = ["queue_keys", "session_turns", "pending_waiting", "pending_key", "pending_session", "claims_key"];
     name.split(' ').any(|part| part.starts_with("admission_") || others.contains(&part))

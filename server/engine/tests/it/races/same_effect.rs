@@ -146,7 +146,7 @@ impl World {
         self.tasks[below(self.tasks.len())]
     }
 
-    /// Returns the key of the queue; once in `rarity` times that of the other one, as after a
+    /// Returns the key of the queue; once in `rarity` times the key of the other queue, as after a
     /// failover.
     fn key(&self, queue: usize, rarity: usize) -> i32 {
         self.keys[if below(rarity) == 0 { 1 - queue } else { queue }]

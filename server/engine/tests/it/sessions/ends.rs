@@ -26,7 +26,7 @@ impl Passes {
     }
 }
 
-/// docs/sessions.md; usually it takes a quarter of it.
+/// From docs/sessions.md.
 const EXPIRY_PROMISE: Duration = Duration::from_secs(1);
 
 /// On a stalled machine the passes first assume an outage.
