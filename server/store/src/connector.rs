@@ -24,7 +24,7 @@ use crate::{cluster, operator_hints, outage};
 /// Timeout for making and checking a connection. Batchers and pools wait longer, so they learn the
 /// cause.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
-/// Hot sessions that are made at once. On a busy machine more of them do not all begin in time.
+/// Hot sessions that a server begins at once. On a busy machine, more would run out of time.
 const CONNECTING_MAX: usize = 4;
 /// A new outage within this time of the last one is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
