@@ -3,7 +3,7 @@
 //! A creator takes advisory locks, and reads with a later statement, which sees all commits of
 //! previous holders. The locks end with the transaction, so a killed server leaves none.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::PgConnection;
 use tenure_api::policy::Backlog as Limit;
@@ -234,6 +234,23 @@ pub async fn lock_backlogs(conn: &mut PgConnection, locks: &BTreeMap<i32, Backlo
         advisory::BACKLOGS
     )
     .fetch_all(conn)
+    .await?;
+    Ok(())
+}
+
+/// Shares the locks of these backlogs, in this order, until the end of the transaction, which ends if
+/// its server is silent for a second.
+pub async fn share_backlogs(transaction: &mut PgConnection, queues: &BTreeSet<i32>) -> Result<(), sqlx::Error> {
+    let queues: Vec<i32> = queues.iter().copied().collect();
+    sqlx::query!(
+        r#"-- share_backlogs
+        SELECT set_config('idle_in_transaction_session_timeout', '1s', true) AS "idle?",
+               pg_advisory_xact_lock_shared($2, s.queue)::text AS "locked?"
+        FROM unnest($1::int[]) AS s(queue)"#,
+        &queues,
+        advisory::BACKLOGS
+    )
+    .fetch_all(transaction)
     .await?;
     Ok(())
 }

@@ -26,7 +26,8 @@ struct CachedKeys {
     keys: InUse<TaskQueueId, i32>,
     names: InUse<i32, TaskQueueId>,
     ruled: HashSet<i32>,
-    bounded: HashSet<i32>,
+    /// Queues with a backlog limit, and whether they were far from it.
+    bounded: HashMap<i32, bool>,
 }
 
 impl Queues {
@@ -50,7 +51,7 @@ impl Queues {
             if dropped > 0 {
                 let named: HashSet<i32> = keys.iter().map(|(_, &key)| key).collect();
                 ruled.retain(|key| named.contains(key));
-                bounded.retain(|key| named.contains(key));
+                bounded.retain(|key, _| named.contains(key));
             }
             dropped
         });
@@ -84,15 +85,26 @@ impl Queues {
     /// True if, at the last creation, the queue had a backlog limit. A hint: the create statement
     /// leaves out tasks of such queues.
     pub fn is_bounded(&self, key: i32) -> bool {
-        self.cache.read(|cache| cache.bounded.contains(&key))
+        self.far(key).is_some()
     }
 
-    pub fn note_bounded(&self, key: i32, bounded: bool) {
-        if self.is_bounded(key) != bounded {
-            self.cache.update(self.cache.epoch(), |cache| {
-                if bounded { cache.bounded.insert(key) } else { cache.bounded.remove(&key) }
+    /// True if, at the last count, the queue was far from its backlog limit. A hint, as above.
+    pub fn is_far(&self, key: i32) -> bool {
+        self.far(key) == Some(true)
+    }
+
+    /// `far` is none without a limit.
+    pub fn note_bounded(&self, key: i32, far: Option<bool>) {
+        if self.far(key) != far {
+            self.cache.update(self.cache.epoch(), |cache| match far {
+                Some(far) => cache.bounded.insert(key, far),
+                None => cache.bounded.remove(&key),
             });
         }
+    }
+
+    fn far(&self, key: i32) -> Option<bool> {
+        self.cache.read(|cache| cache.bounded.get(&key).copied())
     }
 
     pub fn drop_all(&self) {

@@ -1,6 +1,7 @@
 //! createTask: stores new tasks, answers exact repeats like the first request, and refuses the rest
 //! with a reason.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection, PgPool};
@@ -61,7 +62,7 @@ impl CreateTask {
             self.queues.note_ruled(members[member].queue, ruled);
         }
         for &member in &outcome.bounded {
-            self.queues.note_bounded(members[member].queue, true);
+            self.queues.note_bounded(members[member].queue, Some(false));
         }
     }
 
@@ -94,6 +95,42 @@ impl CreateTask {
         judge(conn, members, outcome, &drafts).await
     }
 
+    /// Stores members without names and dependencies whose queues are far from their limits. Returns
+    /// what it stored, by position. The others take more statements.
+    async fn run_far(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&NewTaskInQueue],
+        effects: &mut Effects,
+    ) -> Result<Vec<(usize, Task)>, sqlx::Error> {
+        let is_far = |&position: &usize| {
+            let NewTaskInQueue { task, queue, .. } = members[position];
+            task.unique().is_none() && task.dependencies.is_empty() && self.queues.is_far(*queue)
+        };
+        let mut positions: Vec<usize> = (0..members.len()).filter(is_far).collect();
+        if positions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let queues: BTreeSet<i32> = positions.iter().map(|&position| members[position].queue).collect();
+        let sequenced = (self.sequenced)();
+        let mut transaction = conn.begin().await?;
+        let far = guarded::share_far(&mut transaction, sequenced, &queues).await?;
+        for queue in queues.difference(&far) {
+            self.queues.note_bounded(*queue, Some(false));
+        }
+        positions.retain(|&position| far.contains(&members[position].queue));
+        let members: Vec<&NewTaskInQueue> = positions.iter().map(|&position| members[position]).collect();
+        // Each of these queues has a policy, its limit. The statement finds others.
+        let drafts: Vec<Member<'_>> = members
+            .iter()
+            .map(|NewTaskInQueue { task, queue, .. }| Member { task, queue: *queue, waits: false, ruled: false })
+            .collect();
+        let stored = create::create_far(&mut transaction, &drafts).await?;
+        transaction.commit().await?;
+        note_created(&members, &stored, effects);
+        Ok(stored.into_iter().map(|row| (positions[row.member], row.task(&members[row.member].task))).collect())
+    }
+
     /// Runs members with names or in queues with a limit, in a transaction of their own.
     async fn run_guarded(
         &self,
@@ -106,7 +143,8 @@ impl CreateTask {
         let sequenced = (self.sequenced)();
         let first = guarded::look(conn, sequenced, &wanted).await?;
         for (position, member) in members.iter().enumerate() {
-            self.queues.note_bounded(member.queue, first.is_bounded(position));
+            let far = first.is_bounded(position).then(|| first.is_far(member.queue));
+            self.queues.note_bounded(member.queue, far);
         }
         let made = match first.refuse_all(&wanted) {
             Some(refused) => refused,
@@ -276,6 +314,12 @@ impl Operation for CreateTask {
                     verdicts.push((position, verdict));
                 }
             }
+        }
+        if !guarded.is_empty() {
+            for (place, task) in self.run_far(conn, &of(&guarded), effects).await? {
+                verdicts.push((guarded[place], Verdict::Done(task)));
+            }
+            guarded.retain(|position| verdicts.iter().all(|(done, _)| done != position));
         }
         if !guarded.is_empty() {
             let judged = self.run_guarded(conn, &of(&guarded), effects).await?;

@@ -80,6 +80,18 @@ pub async fn create(
     create_after(transaction, sequenced, wanted, first, locking, effects).await
 }
 
+/// Shares the locks of these backlogs, and returns the queues that are far from their limits.
+pub async fn share_far(
+    transaction: &mut PgConnection,
+    sequenced: Sequenced,
+    queues: &BTreeSet<i32>,
+) -> Result<BTreeSet<i32>, sqlx::Error> {
+    store::share_backlogs(transaction, queues).await?;
+    let keys: Vec<i32> = queues.iter().copied().collect();
+    let counted = store::count(transaction, sequenced, &keys, &BTreeMap::new()).await?;
+    Ok(counted.iter().filter(|(_, backlog)| backlog.is_far()).map(|(&queue, _)| queue).collect())
+}
+
 /// Reads the guards without locks.
 pub async fn look(conn: &mut PgConnection, sequenced: Sequenced, wanted: &[Wanted<'_>]) -> Result<Look, sqlx::Error> {
     look_with(conn, sequenced, wanted, &BTreeMap::new()).await
@@ -122,6 +134,11 @@ impl Look {
     /// True if the queue of this task has a limit.
     pub fn is_bounded(&self, position: usize) -> bool {
         self.guards[position].is_bounded
+    }
+
+    /// True if this queue has a limit, and few of its tasks.
+    pub fn is_far(&self, queue: i32) -> bool {
+        self.backlogs.get(&queue).is_some_and(Backlog::is_far)
     }
 
     #[cfg(feature = "test-util")]

@@ -285,9 +285,25 @@ pub fn statement_of_all(members: &[Member<'_>], ids: Ids) -> Option<Statement> {
 pub fn statement(members: &[Member<'_>]) -> Statement {
     match members {
         [member] if member.is_alone() => one::statement(member),
-        _ if are_alone(members) => alone::statement(&Columns::new(members)),
+        _ if are_alone(members) => alone::statement(&Columns::new(members), Guarded::No),
         _ => any(&Columns::new(members), Guarded::No),
     }
+}
+
+/// Like [`create`], for queues whose backlogs are locked and far from their limits.
+pub async fn create_far(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+    let mut stored = Vec::new();
+    let mut rest: Vec<usize> = (0..members.len()).collect();
+    if !members.is_empty() && are_alone(members) {
+        let outcome = decode(&conn.run_one(&alone::statement(&Columns::new(members), Guarded::Yes)).await?)?;
+        (stored, rest) = (outcome.stored, outcome.ruled);
+    }
+    if !rest.is_empty() {
+        let others: Vec<Member<'_>> = rest.iter().map(|&place| members[place]).collect();
+        let more = create_any(conn, &others, Guarded::Yes).await?.stored;
+        stored.extend(more.into_iter().map(|row| Created { member: rest[row.member], ..row }));
+    }
+    Ok(stored)
 }
 
 pub fn decode(rows: &Rows) -> Result<Outcome, sqlx::Error> {

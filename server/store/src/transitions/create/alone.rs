@@ -2,15 +2,15 @@
 
 use tenure_domain::create::CREATED_DRIFT;
 
-use super::{Columns, StoredRow};
+use super::{Columns, Guarded, StoredRow};
 use crate::due::DUE_TASKS_MAX;
 use crate::hot::statement::{Statement, statement};
 
 /// Stores lone tasks without options that share one deadline limit. A result without key marks a
 /// member whose task or group exists or is being created by another transaction, or whose queue has
-/// a policy.
+/// a policy. With [`Guarded::Yes`], a limit of pending tasks is not such a policy.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub(super) fn statement(columns: &Columns<'_>) -> Statement {
+pub(super) fn statement(columns: &Columns<'_>, guarded: Guarded) -> Statement {
     statement!(
         StoredRow,
         r#"-- create_task_alone
@@ -18,7 +18,8 @@ pub(super) fn statement(columns: &Columns<'_>) -> Statement {
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids,
-                   array_agg(COALESCE(q.traits, q.delay, q.key_by) IS NOT NULL ORDER BY k.n) AS ruled
+                   array_agg(COALESCE(NULLIF(q.traits, CASE WHEN $20 /* guarded */ AND q.backlog_bytes IS NULL THEN 0 END), q.delay,
+                                      q.key_by) IS NOT NULL ORDER BY k.n) AS ruled
             FROM unnest($2::int[] /* keys */, $15::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),
@@ -99,5 +100,6 @@ pub(super) fn statement(columns: &Columns<'_>) -> Statement {
         columns.one_limit(),
         DUE_TASKS_MAX,
         &columns.numbers,
+        guarded == Guarded::Yes,
     )
 }
