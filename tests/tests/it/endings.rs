@@ -1,8 +1,9 @@
-//! Ends of runs: deadlines, results, releases, and a server killed meanwhile. `verify_delivery.rs`
-//! compares the cost of lost and slow workers with the published table.
+//! Ends of runs: deadlines, results, releases, races, and a server killed meanwhile.
+//! `verify_delivery.rs` compares the cost of lost and slow workers with the published table.
 
 mod kill;
 mod late_results;
+mod races;
 mod release;
 mod results;
 mod retried_failures;

@@ -1,6 +1,7 @@
-//! Sessions of workers over HTTP: the scopes of each call, and the inbox. Refusals are in
+//! Sessions of workers over HTTP: the scopes of each call, the inbox, and the end. Refusals are in
 //! `endpoints/table/sessions.rs`; the engine's tests are in `server/engine/tests/it/sessions`.
 
+mod ends;
 mod inbox;
 
 use chrono::{DateTime, Utc};

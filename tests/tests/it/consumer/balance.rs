@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use sqlx::Connection as _;
+use sqlx::PgConnection;
 use tenure_client::TaskId;
 use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer, Sleep};
 use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop};
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::fault_proxy::{Fault, FaultProxy};
 use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
-use crate::fleet::without_notifications;
-use crate::rig::{definition, eventually, new_task, ok};
+use crate::fleet::{listeners, until_they_listen, without_notifications};
+use crate::rig::{call, client_of, definition, eventually, new_task, ok};
 
 const CLAIM: &str = "/runs/0/claim ";
 const LIST: &str = "/pending ";
@@ -157,40 +157,48 @@ impl Balancer for Later {
     }
 }
 
-/// Cuts the connections on which servers listen to each other.
-async fn end_listeners(office: &Office) {
-    let mut connection = sqlx::PgConnection::connect(office.rig.database.url()).await.unwrap();
-    let text = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                WHERE datname = current_database() AND query ILIKE 'listen%'";
-    sqlx::query(text).execute(&mut connection).await.unwrap();
+/// Cuts the connections on which servers listen to each other. Returns their number.
+async fn end_listeners(database: &mut PgConnection) -> usize {
+    let listening = listeners(database).await;
+    for pid in &listening {
+        sqlx::query("SELECT pg_terminate_backend($1)").bind(*pid).execute(&mut *database).await.unwrap();
+    }
+    listening.len()
 }
 
+/// Fails if only a notification of another server, or only an unbroken stream, makes a run known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
     const TASKS: usize = 200;
     let office = Office::open().await;
+    let other = office.rig.another("other").await;
+    let mut database = office.rig.database.connect("test").await;
+    until_they_listen(&mut database, 2).await;
     let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let builder = office.consumer_by(proxy.url(), "attentive").capacity(16).balancer(Later::by(Duration::ZERO));
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
     eventually("it follows the queue", async || proxy.sent("/events/stream").first().copied()).await;
-    let mut tasks = Vec::new();
+    let (mut tasks, mut ended) = (Vec::new(), 0);
     for number in 0..TASKS {
         let task = new_task();
         let mut body = definition(QUEUE);
         if number % 10 == 0 {
             body["extra"] = json!({"tenure": {"delay": 2}});
         }
-        ok(office.rig.create(task, &body).await);
+        let server = if number % 2 == 0 { &office.rig.server } else { &other };
+        ok(call(&mut client_of(server), &office.rig.root, "PUT", &format!("/task/{task}"), Some(&body)).await);
         tasks.push(task);
         if number % 40 == 20 {
             proxy.cut();
-            end_listeners(&office).await;
+            ended += end_listeners(&mut database).await;
         }
     }
+    assert!(ended > 0, "no listener was cut");
     for task in tasks {
         office.becomes(task, "completed").await;
     }
     worker.shut_down().await;
+    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
