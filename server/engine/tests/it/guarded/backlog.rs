@@ -57,6 +57,38 @@ async fn t14_limit_is_exact_where_locks_change_mode() {
     pair.finish().await;
 }
 
+/// Fails if a server trusts its memory of a queue that was far from its limit.
+#[tokio::test]
+async fn t14_lower_limit_holds_at_servers_that_remember_a_far_one() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"tasks": 1_000_000}})).await;
+    let known = new_task(QUEUE, &json!({}));
+    for _ in 0..2 {
+        assert_eq!(pair.create_plain(10).await, (10, 0));
+        assert_eq!(pair.here.create(&known).await.unwrap().id, known.id);
+    }
+    put(&pair.here, json!({"backlog": {"tasks": 25}})).await;
+    assert_eq!(pair.create_plain(50).await, (4, 46));
+    assert_eq!(pending(&pair.database).await, 25);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn run_far_from_the_limit_has_other_policies_of_its_queue() {
+    let pair = Pair::start().await;
+    let far = json!({"tasks": 1_000_000});
+    put(&pair.here, json!({"backlog": far})).await;
+    assert_eq!(pair.create_plain(2).await, (2, 0));
+    assert_eq!(pair.create_plain(4).await, (4, 0));
+    let stamped = "SELECT count(*) FROM pending WHERE traits IS NOT NULL";
+    assert_eq!(number(pair.database.pool(), stamped).await, 0);
+    let pauses = json!({"first": 10, "factor": 2, "most": 600});
+    put(&pair.here, json!({"backlog": far, "retryDelay": pauses})).await;
+    assert_eq!(pair.create_plain(4).await, (4, 0));
+    assert_eq!(number(pair.database.pool(), stamped).await, 4);
+    pair.finish().await;
+}
+
 #[tokio::test]
 async fn only_pending_runs_count_and_retries_are_never_refused() {
     let pair = Pair::start().await;
