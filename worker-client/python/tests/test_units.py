@@ -459,8 +459,16 @@ def _task(**options: Any) -> Task[..., Any]:
 def test_pauses_double_up_to_the_longest() -> None:
     task = _task(backoff=(2, 300))
     assert [task.pause_after(n, 0) for n in (1, 2, 3, 8, 9, 40)] == [2, 4, 8, 256, 300, 300]
-    assert task.pause_after(8, 1) == 282
     assert _task(backoff=(0, 0)).pause_after(5, 1) == 0
+
+
+def test_jitter_lengthens_pause_up_to_the_longest() -> None:
+    task = _task(backoff=(2, 300))
+    assert [task.pause_after(n, 1) for n in (1, 2, 3, 4, 8, 9, 40)] == [2, 4, 9, 18, 282, 300, 300]
+    assert _task(backoff=(1, 1)).pause_after(1, 1) == 1
+    assert _task(backoff=(1, 300)).pause_after(1, 1) == 1
+    assert _task(backoff=(86_400, 86_400)).pause_after(1, 1) == 86_400
+    assert [_task(backoff=(1.2, 1.5)).pause_after(n, 1) for n in (1, 2)] == [2, 2]
 
 
 @pytest.mark.parametrize(
