@@ -339,15 +339,19 @@ class Task(Enqueuer[P, R]):
         return Enqueuer(self, options)
 
     def pause_after(self, attempt: int, jitter: float) -> int:
-        """Return the seconds before the next attempt.
+        """Return the seconds before the next attempt, at most the longest pause.
+
+        The server accepts whole seconds, so pauses of the backoff are rounded up.
 
         Args:
             attempt: The attempt that failed, from 1.
-            jitter: From 0 to 1; adds up to a tenth, so that jobs that failed together spread.
+            jitter: From 0 to 1; adds up to a tenth, so that jobs that failed together spread. Less
+                than half a second adds nothing.
         """
         first, longest = self.backoff
         pause: float = min(longest, first * 2 ** min(attempt - 1, 30))
-        return math.ceil(min(_DAY, pause * (1 + jitter / 10)))
+        spread = max(math.ceil(pause), round(pause * (1 + jitter / 10)))
+        return min(math.ceil(longest), spread)
 
 
 def _backoff(backoff: tuple[Seconds, Seconds], first_max: float) -> tuple[float, float]:

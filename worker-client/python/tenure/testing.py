@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import outcome
 from .api import to_json
-from .errors import JobCancelled, JobFailed, PayloadError, Seconds
+from .errors import JobCancelled, JobFailed, PayloadError, RequestRefused, Seconds
 from .handle import Handle, Status
 from .job import Cancellation, Job, JobInfo
 from .outcome import Ended
@@ -140,6 +140,7 @@ class InlineHandle(Handle[Any]):
         self.attempts = 0
         self.error: BaseException | None = None
         self._ended = Ended("cancelled")
+        self._runs: list[Ended] = []
 
     def status(self) -> Status:
         """Return the state of the job, which has ended."""
@@ -182,6 +183,21 @@ class InlineHandle(Handle[Any]):
         """Return False: the job has ended."""
         return False
 
+    def failure(self, run_id: int) -> dict[str, Any] | None:
+        """Return the failure of one run: ``message`` and ``kind``. None if it has only a result.
+
+        Args:
+            run_id: Number of the run, from 0.
+
+        Raises:
+            RequestRefused: The run has no result and no failure, or is unknown.
+        """
+        ended = self._runs[run_id] if 0 <= run_id < len(self._runs) else None
+        if ended is None or (ended.result is None and ended.failure is None):
+            message = f"run {run_id} of task {self.id} has neither result nor failure"
+            raise RequestRefused(404, "ResourceNotFound", message)
+        return ended.failure
+
     def _run(self) -> None:
         task, options = self.request.task, self.request.options
         retries = task.retries if options.retries is None else options.retries
@@ -199,6 +215,7 @@ class InlineHandle(Handle[Any]):
             # Releases count as runs, not as attempts.
             made._info = dataclasses.replace(made._info, run_id=made.run_id + releases)
             self._ended, self.error = _attempt(self.request, made)
+            self._runs.append(self._ended)
             checkpoint = made.last_checkpoint()
             if self._ended.how == "release" and releases < _RELEASES_MAX:
                 releases += 1

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,14 @@ _READY = "tenure ready: "
 _READY_WITHIN = 60.0
 _STOPPED_WITHIN = 30.0
 _ROOT = "root"
+# Settings of a server that do not begin with TENURE_.
+_SETTINGS = (
+    "CREDENTIALS_DIRECTORY",
+    "DATABASE_URL",
+    "DATABASE_URL_FILE",
+    "NOTIFY_SOCKET",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+)
 # Delayed jobs become ready at most about a second after their time.
 _DELAYS_END_WITHIN = 1.5
 
@@ -64,7 +73,7 @@ class Server:
         self._folder.chmod(0o755)
         self._admin_url = os.environ.get("TENURE_TEST_DATABASE_URL")
         self._database = "tenure_python_" + secrets.token_hex(8)
-        self._environ = {k: v for k, v in os.environ.items() if not _is_setting(k)}
+        self._environ = _inherited(os.environ)
         self._flags = [*flags, "--clock", clock]
         self._port = "0"
         self._advanced = 0.0
@@ -230,8 +239,12 @@ def _program() -> str:
     return program
 
 
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return these variables without settings of the tester's own server."""
+    return {name: value for name, value in environ.items() if not _is_setting(name)}
+
+
 def _is_setting(name: str) -> bool:
-    # Settings of the tester's own server are not for this one.
-    return name == "DATABASE_URL" or (
-        name.startswith("TENURE_") and not name.startswith("TENURE_TEST")
-    )
+    if name == "TENURE_PG_BIN" or name.startswith("TENURE_TEST"):
+        return False
+    return name in _SETTINGS or name.startswith("TENURE_")

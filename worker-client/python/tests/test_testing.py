@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure import Fail, Job, JobFailed, Release, Retry, Tenure, testing
+from tenure import Fail, Job, JobFailed, Release, RequestRefused, Retry, Tenure, testing
 from tenure.testing import Server
 
 UTC = datetime.timezone.utc
@@ -66,6 +66,39 @@ def test_inline_retries_without_waiting() -> None:
         with pytest.raises(JobFailed, match="Fail: no"):
             never.enqueue().result()
     assert [made.attempts for made in jobs] == [3, 4, 1]
+
+
+def test_inline_handle_has_failure_of_each_run() -> None:
+    app = Tenure()
+
+    @app.task(queue="test/test", retries=1)
+    def flaky(job: Job) -> int:
+        if job.run_id == 0:
+            raise Release
+        if job.attempt == 1:
+            raise ValueError("first")
+        return job.attempt
+
+    @app.task(queue="test/test")
+    def never() -> None:
+        raise Fail("no")
+
+    with testing.inline(app):
+        handle = flaky.enqueue()
+        failed = never.enqueue()
+    assert handle.result() == 2
+    failure = handle.failure(run_id=1)
+    assert failure is not None
+    assert failure["kind"] == "ValueError"
+    assert failure["message"].startswith("first\n\nTraceback")
+    assert handle.failure(2) is None
+    # As a server does: a released run has neither result nor failure, and there is no fourth.
+    for run_id in (0, 3, -1):
+        with pytest.raises(RequestRefused, match="ResourceNotFound"):
+            handle.failure(run_id)
+    failure = failed.failure(0)
+    assert failure is not None
+    assert failure["kind"] == "Fail"
 
 
 def test_inline_release_uses_up_no_retry() -> None:

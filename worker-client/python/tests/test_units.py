@@ -35,6 +35,7 @@ from tenure.session import grace_of, wait_of
 from tenure.settings import queue_id, read_settings, worker_name
 from tenure.slots import Ask, Slots
 from tenure.task import Task
+from tenure.testserver import _inherited
 from tenure.worker import Worker, default_name, name_of
 
 UTC = datetime.timezone.utc
@@ -459,8 +460,16 @@ def _task(**options: Any) -> Task[..., Any]:
 def test_pauses_double_up_to_the_longest() -> None:
     task = _task(backoff=(2, 300))
     assert [task.pause_after(n, 0) for n in (1, 2, 3, 8, 9, 40)] == [2, 4, 8, 256, 300, 300]
-    assert task.pause_after(8, 1) == 282
     assert _task(backoff=(0, 0)).pause_after(5, 1) == 0
+
+
+def test_jitter_lengthens_pause_up_to_the_longest() -> None:
+    task = _task(backoff=(2, 300))
+    assert [task.pause_after(n, 1) for n in (1, 2, 3, 4, 8, 9, 40)] == [2, 4, 9, 18, 282, 300, 300]
+    assert _task(backoff=(1, 1)).pause_after(1, 1) == 1
+    assert _task(backoff=(1, 300)).pause_after(1, 1) == 1
+    assert _task(backoff=(86_400, 86_400)).pause_after(1, 1) == 86_400
+    assert [_task(backoff=(1.2, 1.5)).pause_after(n, 1) for n in (1, 2)] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -524,6 +533,27 @@ def test_backoff_of_job_is_written_in_whole_seconds() -> None:
     job = _task().options(backoff=(1.5, minute)).job()
     definition = job.definition(lambda: datetime.datetime(2026, 1, 1, tzinfo=UTC))
     assert definition["options"] == {"retryDelay": {"first": 2, "factor": 2, "most": 60}}
+
+
+def test_server_for_tests_ignores_settings_of_another() -> None:
+    kept = {
+        "PATH": "/usr/bin",
+        "TENURE_PG_BIN": "/usr/lib/postgresql/18/bin",
+        "TENURE_TEST_DATABASE_URL": "postgres:///test",
+    }
+    settings = dict.fromkeys(
+        (
+            "CREDENTIALS_DIRECTORY",
+            "DATABASE_URL",
+            "DATABASE_URL_FILE",
+            "NOTIFY_SOCKET",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "TENURE_LISTEN",
+            "TENURE_SECRET_KEY_FILE",
+        ),
+        "of another server",
+    )
+    assert _inherited({**kept, **settings}) == kept
 
 
 @pytest.mark.parametrize(
