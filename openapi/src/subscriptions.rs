@@ -37,7 +37,8 @@ pub struct SubscriptionRequest {
     /// True: `task-completed` and `task-failed` have the result of the run, too. Default false.
     #[serde(default, deserialize_with = "present")]
     pub result: Option<bool>,
-    /// Maximum events per message. Default 1.
+    /// Maximum events per message to a webhook, default 1; maximum unconfirmed messages to a broker,
+    /// default 100.
     #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 1, maximum = 100)]
     pub batch: Option<i64>,
@@ -161,7 +162,7 @@ pub struct Subscription {
     pub route: Option<String>,
     /// True if ends of tasks are sent with their results.
     pub result: bool,
-    /// Maximum events per message.
+    /// Maximum events per message to a webhook, or unconfirmed messages to a broker.
     pub batch: i64,
     /// Age in seconds at which an undelivered event suspends it.
     pub give_up_after: i64,

@@ -20,8 +20,9 @@ pub struct AuditArgs {
     /// Only changes of this client
     #[arg(long, value_name = "CLIENT_ID", allow_hyphen_values = true)]
     pub client: Option<String>,
-    /// Only changes of the object with this id: of a task, group or job; the name of a queue, client,
-    /// role, schedule, subscription or partition group; of a worker `<queue>/<group>/<id>`
+    /// Only changes of the object with this id: the whole id of a task, group or job; the name of a
+    /// queue, client, role, schedule, subscription or partition group; of a worker
+    /// `<queue>/<group>/<id>`
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub object: Option<String>,
     /// Only changes by this operation of the API, such as cancelTask

@@ -33,13 +33,13 @@ pub enum JobCommand {
     },
     /// Show a job and its refused tasks
     Show {
-        /// The id of the job
+        /// The whole id of the job
         #[arg(allow_hyphen_values = true)]
         job: JobId,
     },
     /// Stop a job; changed tasks stay changed
     Stop {
-        /// The id of the job
+        /// The whole id of the job
         #[arg(allow_hyphen_values = true)]
         job: JobId,
     },

@@ -22,7 +22,7 @@ pub enum SessionCommand {
     },
     /// End a session and release its runs. Needs the scopes of its worker
     End {
-        /// The session, as `tenure session list` shows it
+        /// The whole id of the session, as `tenure session list` shows it
         session: SessionId,
     },
     /// Put a command into the inbox of a session; its worker carries it out
@@ -31,7 +31,7 @@ pub enum SessionCommand {
 
 #[derive(Debug, Args)]
 pub struct CommandArgs {
-    /// The session, as `tenure session list` shows it
+    /// The whole id of the session, as `tenure session list` shows it
     pub session: SessionId,
     /// freeze, unfreeze, balance, stop-task or shutdown
     #[arg(value_parser = parse_command)]

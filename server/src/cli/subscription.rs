@@ -73,7 +73,8 @@ pub struct SetArgs {
     /// Send ends of tasks with their results
     #[arg(long)]
     pub result: bool,
-    /// Maximum events per message, up to 100 [default: 1]
+    /// Maximum events per message, or for a broker unconfirmed messages, up to 100 [default: 1, for a
+    /// broker 100]
     #[arg(long, value_name = "COUNT")]
     pub batch: Option<u8>,
     /// Age of an undelivered event that suspends the subscription: seconds, or a duration such as

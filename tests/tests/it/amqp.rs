@@ -209,7 +209,9 @@ async fn silent_broker_costs_a_thread_only_while_it_is_tried() {
         }
     });
     let rig = allowed().await;
-    subscribe(&rig, &format!("amqp://guest:guest@127.0.0.1:{port}/"), 1).await;
+    let body = json!({"to": {"amqp": {"url": format!("amqp://guest:guest@127.0.0.1:{port}/")}}});
+    let set = ok(rig.call("PUT", &path(NAME), Some(&body)).await);
+    assert_eq!(set["batch"], 100, "the default of a broker");
     complete(&rig, 1).await;
     let why = fails(&rig).await;
     assert!(why.contains("15 seconds") && !why.contains("guest"), "{why}");

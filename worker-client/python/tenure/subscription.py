@@ -32,7 +32,7 @@ class Subscription:
         *,
         exchanges: Sequence[str] = (),
         result: bool = False,
-        batch: int = 1,
+        batch: int | None = None,
         secret: str | None = None,
         prefix: str | None = None,
         **fields: Any,
@@ -43,7 +43,8 @@ class Subscription:
             url: Where messages are posted, or a broker: ``amqps://user:password@broker.example/vhost``.
             exchanges: Events to send, such as ``["task-completed"]``; without any, all.
             result: Send ends of tasks with their results.
-            batch: Maximum events per message, up to 100.
+            batch: Maximum events per message, up to 100; without one 1. For a broker maximum
+                unconfirmed messages; without one 100.
             secret: Secret that signs messages, ``whsec_…``. Without one, a new subscription gets a
                 generated one.
             prefix: For a broker: prefix of the names of its exchanges.
@@ -62,7 +63,9 @@ class Subscription:
         if prefix is not None:
             receiver["prefix"] = prefix
         to = {"amqp" if url.startswith("amqp") else "webhook": receiver}
-        body: dict[str, Any] = {"to": to, "result": result, "batch": batch, **fields}
+        body: dict[str, Any] = {"to": to, "result": result, **fields}
+        if batch is not None:
+            body["batch"] = batch
         if exchanges:
             body["exchange"] = list(exchanges)
         stored: dict[str, Any] = self._app.client.call(self._call("PUT", body=body))

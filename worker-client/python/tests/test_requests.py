@@ -231,7 +231,7 @@ def test_subscription_has_receiver_and_filter(script: Script) -> None:
     ]
     plain, full = (json.loads(request.content) for request in server.requests[:2])
     webhook = {"url": "https://example.com/"}
-    assert plain == {"to": {"webhook": webhook}, "result": False, "batch": 1}
+    assert plain == {"to": {"webhook": webhook}, "result": False}
     assert full == {
         "to": {"webhook": {**webhook, "secret": "whsec_1"}},
         "exchange": ["task-completed"],

@@ -63,6 +63,14 @@ impl Protocol {
             Self::Amqp { prefix } => Some(prefix),
         }
     }
+
+    /// A broker gets one event per message under any batch, so a large one costs its readers nothing.
+    fn default_batch(&self) -> i64 {
+        match self {
+            Self::Webhook => 1,
+            Self::Amqp { .. } => BATCH_MAX,
+        }
+    }
 }
 
 /// The settings of a subscription.
@@ -139,9 +147,9 @@ impl Definition {
             }
             Some(names) => Some(names.join(",")),
         };
-        let batch = sent.batch.unwrap_or(1);
-        let batch = u8::try_from(batch).ok().filter(|_| (1..=BATCH_MAX).contains(&batch));
         let (url, protocol) = receiver(&sent.to)?;
+        let batch = sent.batch.unwrap_or_else(|| protocol.default_batch());
+        let batch = u8::try_from(batch).ok().filter(|_| (1..=BATCH_MAX).contains(&batch));
         let definition = Self {
             url,
             protocol,
@@ -317,7 +325,7 @@ mod tests {
         let receiver = |to: Value| Definition::from_request(&serde_json::from_value(json!({"to": to})).unwrap());
         let url = "amqps://user:password@broker.example/vhost";
         let plain = receiver(json!({"amqp": {"url": url}})).unwrap();
-        assert_eq!((plain.url.as_str(), plain.protocol.prefix()), (url, Some("")));
+        assert_eq!((plain.url.as_str(), plain.protocol.prefix(), plain.batch), (url, Some(""), 100));
         let named = receiver(json!({"amqp": {"url": url, "prefix": "prod/"}})).unwrap();
         assert_eq!(Protocol::from_prefix(named.protocol.prefix().map(str::to_owned)), named.protocol);
         for (to, field) in [

@@ -37,7 +37,7 @@ impl PartitionsPass {
 
 /// A deleted group keeps zeros.
 fn show(name: &str, epoch: i64, members: i64, draining_seconds: f64) {
-    metrics::gauge!("tenure_partition_epoch", "partition" => name.to_owned()).set(epoch as f64);
-    metrics::gauge!("tenure_partition_members", "partition" => name.to_owned()).set(members as f64);
-    metrics::gauge!("tenure_partition_draining_seconds", "partition" => name.to_owned()).set(draining_seconds);
+    metrics::gauge!("tenure_partition_epoch", "name" => name.to_owned()).set(epoch as f64);
+    metrics::gauge!("tenure_partition_members", "name" => name.to_owned()).set(members as f64);
+    metrics::gauge!("tenure_partition_draining_seconds", "name" => name.to_owned()).set(draining_seconds);
 }

@@ -104,8 +104,8 @@ impl SubscriptionsPass {
 }
 
 fn set_lag(name: &str, lag: Lag) {
-    metrics::gauge!("tenure_subscription_lag_seconds", "subscription" => name.to_owned()).set(lag.age.as_seconds_f64());
-    metrics::gauge!("tenure_subscription_lag_events", "subscription" => name.to_owned()).set(lag.events as f64);
+    metrics::gauge!("tenure_subscription_lag_seconds", "name" => name.to_owned()).set(lag.age.as_seconds_f64());
+    metrics::gauge!("tenure_subscription_lag_events", "name" => name.to_owned()).set(lag.events as f64);
 }
 
 /// Makes the gauge visible before the first subscription.

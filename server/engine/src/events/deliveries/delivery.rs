@@ -133,8 +133,7 @@ async fn sleep_or_drain(inner: &DeliveriesInner, time: Duration) {
 }
 
 fn count(name: &str, outcome: &'static str, number: u64) {
-    metrics::counter!("tenure_deliveries_total", "subscription" => name.to_owned(), "outcome" => outcome)
-        .increment(number);
+    metrics::counter!("tenure_deliveries_total", "name" => name.to_owned(), "outcome" => outcome).increment(number);
 }
 
 /// What became of an attempt.
