@@ -7,6 +7,7 @@ use tenure_api::schedules::ScheduleRequest;
 use tenure_api::states::{CatchUp, ScheduleOutcome};
 use tenure_api::submit::SubmittedTask;
 
+use super::due::Attempt;
 use super::pattern::{Pattern, ZONE_DEFAULT};
 use crate::json;
 use crate::policy::seconds;
@@ -57,6 +58,8 @@ pub struct Schedule {
     pub definition: Definition,
     /// The time to be made next, possibly in the past; none if the pattern has no further one.
     pub next: Option<DateTime<Utc>>,
+    /// When `next` is tried: at that time, or later.
+    pub try_at: Option<DateTime<Utc>>,
     pub last: Option<Last>,
     pub error: Option<String>,
     /// The client whose scopes count.
@@ -64,6 +67,15 @@ pub struct Schedule {
     pub created: DateTime<Utc>,
     /// Time of the last PUT, pause or resumption.
     pub changed: DateTime<Utc>,
+}
+
+impl Schedule {
+    /// A refusal for now leaves an error and a later time to try at. After other refusals, the
+    /// schedule waits for its next time.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        if self.error.is_some() && self.try_at > self.next { Attempt::Repeated } else { Attempt::First }
+    }
 }
 
 /// A time of a schedule that gets a task.

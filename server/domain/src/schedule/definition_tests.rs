@@ -92,6 +92,32 @@ fn expiry_must_follow_the_deadline() {
 }
 
 #[test]
+fn time_refused_for_now_is_repeated() {
+    let next: DateTime<Utc> = "2026-01-01T03:00:00Z".parse().unwrap();
+    for (error, late, expected) in [
+        (None, 0, Attempt::First),
+        // Several times were due.
+        (None, 5, Attempt::First),
+        // The time before failed for good.
+        (Some("refused"), 0, Attempt::First),
+        (Some("refused"), 5, Attempt::Repeated),
+    ] {
+        let schedule = Schedule {
+            name: "nightly".to_owned(),
+            definition: read(&nightly()).unwrap(),
+            next: Some(next),
+            try_at: Some(next + TimeDelta::seconds(late)),
+            last: None,
+            error: error.map(str::to_owned),
+            client_id: OWNER.to_owned(),
+            created: next,
+            changed: next,
+        };
+        assert_eq!(schedule.attempt(), expected, "{error:?} {late}");
+    }
+}
+
+#[test]
 fn name_is_short_and_plain() {
     for name in ["nightly", "A_b-9", &"n".repeat(NAME_CHARS_MAX)] {
         assert_eq!(named(name).as_deref(), Ok(name));

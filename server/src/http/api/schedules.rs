@@ -30,7 +30,7 @@ fn name(call: &Call) -> Result<String, ApiError> {
 }
 
 fn shown(schedule: Schedule) -> Result<ScheduleOnWire, ApiError> {
-    let Schedule { name, definition, next, last, error, client_id, created, changed } = schedule;
+    let Schedule { name, definition, next, try_at: _, last, error, client_id, created, changed } = schedule;
     let pattern = definition.pattern().ok().filter(|_| !definition.paused);
     let following = |time: &DateTime<Utc>| pattern.as_ref()?.next_after(*time);
     let times = std::iter::successors(next.filter(|_| pattern.is_some()), following);

@@ -155,6 +155,51 @@ async fn full_backlog_postpones_the_task() {
 }
 
 #[tokio::test]
+async fn postponed_time_is_retried_until_the_next() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"backlog": {"tasks": 1}})).await;
+    queue.create_one(QUEUE).await;
+    put_schedule(&queue, NAME, &with("catchUp", json!("none"))).await;
+    let mut due = None;
+    for _ in 0..2 {
+        to_next_hour(&database).await;
+        later(&database, &queue, "0 s").await;
+        let postponed = stored(&queue).await;
+        assert!(postponed.next > due && postponed.error.is_some(), "each time replaces the one before");
+        due = postponed.next;
+        later(&database, &queue, "10 minutes").await;
+        let retried = stored(&queue).await;
+        assert_eq!((retried.next, retried.error.is_some(), retried.last), (due, true, None));
+    }
+    let mut changed = with("catchUp", json!("none"));
+    changed["deadlineAfter"] = json!(3_600);
+    put_schedule(&queue, NAME, &changed).await;
+    put(&queue, json!({"backlog": {"tasks": 9}})).await;
+    later(&database, &queue, "6 seconds").await;
+    let made = stored(&queue).await;
+    assert_eq!((made.last.map(|last| last.at), made.error), (due, None));
+    assert_eq!(tasks(&database).await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn passed_time_clears_the_error_before() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"backlog": {"tasks": 1}})).await;
+    queue.create_one(QUEUE).await;
+    put_schedule(&queue, NAME, &with("catchUp", json!("none"))).await;
+    to_next_hour(&database).await;
+    later(&database, &queue, "0 s").await;
+    assert!(stored(&queue).await.error.is_some());
+    // No server runs at the next time.
+    later(&database, &queue, "90 minutes").await;
+    let passed = stored(&queue).await;
+    assert_eq!((passed.error, passed.last), (None, None));
+    assert!(passed.next.unwrap() > now(&database).await);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn trigger_makes_a_task_and_keeps_the_times() {
     let (database, queue) = start().await;
     put_schedule(&queue, NAME, &with("paused", json!(true))).await;
