@@ -86,16 +86,30 @@ pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<Schedule
     row.map(Row::decode).transpose()
 }
 
-/// Lists schedules by name, after the name `after`.
-pub async fn list(db: impl PgExecutor<'_>, after: Option<&str>, limit: i64) -> Result<Vec<Schedule>, sqlx::Error> {
+/// Lists schedules by name, after the name `after`. Returns fewer than `limit` once their tasks
+/// have `task_bytes` together.
+pub async fn list(
+    db: impl PgExecutor<'_>,
+    after: Option<&str>,
+    limit: i64,
+    task_bytes: i64,
+) -> Result<Vec<Schedule>, sqlx::Error> {
     let rows = sqlx::query_as!(
         Row,
         "-- list_schedules
         SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
                created, changed, last_at, last_outcome, last_task, error
-        FROM schedules WHERE $1::text IS NULL OR name > $1 ORDER BY name LIMIT $2",
+        FROM schedules
+        WHERE name = ANY(ARRAY(
+            SELECT x.name
+            FROM (SELECT n.name, sum(n.bytes) OVER (ORDER BY n.name) - n.bytes AS before
+                  FROM (SELECT s.name, octet_length(s.task) AS bytes FROM schedules s
+                        WHERE $1::text IS NULL OR s.name > $1 ORDER BY s.name LIMIT $2) n) x
+            WHERE x.before < $3))
+        ORDER BY name",
         after,
-        limit
+        limit,
+        task_bytes
     )
     .fetch_all(db)
     .await?;
@@ -214,22 +228,38 @@ pub async fn set_paused(
     Ok(())
 }
 
-/// Lists schedules due at `now`, without locking; none is left before `from`.
+/// Lists the names of schedules due at `now`, without locking; none is left before `from`.
 pub async fn list_due(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
     now: DateTime<Utc>,
     limit: i64,
-) -> Result<Vec<Schedule>, sqlx::Error> {
-    let rows = sqlx::query_as!(
-        Row,
+) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
         "-- list_due_schedules
-        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
-               created, changed, last_at, last_outcome, last_task, error
-        FROM schedules WHERE NOT paused AND try_at >= $1 AND try_at <= $2 ORDER BY try_at LIMIT $3",
+        SELECT name FROM schedules WHERE NOT paused AND try_at >= $1 AND try_at <= $2 ORDER BY try_at LIMIT $3",
         from,
         now,
         limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Returns those of these schedules that are still due at `now`, without locking.
+pub async fn find_due(
+    conn: &mut PgConnection,
+    names: &[String],
+    now: DateTime<Utc>,
+) -> Result<Vec<Schedule>, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        Row,
+        "-- find_due_schedules
+        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
+               created, changed, last_at, last_outcome, last_task, error
+        FROM schedules WHERE name = ANY($1) AND NOT paused AND try_at <= $2",
+        names,
+        now
     )
     .fetch_all(conn)
     .await?;

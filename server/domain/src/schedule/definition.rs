@@ -15,6 +15,8 @@ use crate::submit::{self, DefaultsQuery, Graph, Origin};
 use crate::unacceptable::Unacceptable;
 
 pub const NAME_CHARS_MAX: usize = 64;
+/// Length of a task without whitespace between tokens.
+pub const TASK_BYTES_MAX: usize = 1 << 20;
 /// In seconds.
 const DEADLINE_AFTER_LEAST: i64 = 60;
 /// 366 days in seconds.
@@ -98,10 +100,18 @@ pub fn named(name: &str) -> Result<String, Unacceptable> {
 
 impl Definition {
     pub fn from_request(sent: &ScheduleRequest<'_>) -> Result<Self, Unacceptable> {
+        let task = json::compact(sent.task.get());
+        if task.len() > TASK_BYTES_MAX {
+            return Err(Unacceptable::Rule(format!(
+                "`task` has {} bytes; at most {TASK_BYTES_MAX} are allowed: store large data elsewhere and refer to it \
+                 in the `payload`",
+                task.len()
+            )));
+        }
         let definition = Self {
             cron: sent.cron.clone(),
             timezone: sent.timezone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned()),
-            task: json::compact(sent.task.get()),
+            task,
             deadline_after: sent
                 .deadline_after
                 .map(|after| seconds("deadlineAfter", after, DEADLINE_AFTER_LEAST, DEADLINE_AFTER_MOST))

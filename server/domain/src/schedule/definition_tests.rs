@@ -83,6 +83,15 @@ fn bad_fields_are_refused() {
 }
 
 #[test]
+fn large_task_is_refused() {
+    let filled = |bytes: usize| task_with("payload", json!({"text": "x".repeat(bytes)}));
+    let most = TASK_BYTES_MAX - filled(0)["task"].to_string().len();
+    assert!(read(&filled(most)).is_ok());
+    let refused = read(&filled(most + 1)).unwrap_err();
+    assert!(refused.contains("`task` has 1048577 bytes; at most 1048576"), "{refused}");
+}
+
+#[test]
 fn expiry_must_follow_the_deadline() {
     let mut body = with("deadlineAfter", json!(3_600));
     body["expiresAfter"] = json!(3_600);

@@ -224,6 +224,21 @@ async fn deleted_schedule_makes_no_task() {
 }
 
 #[tokio::test]
+async fn page_of_large_tasks_ends_earlier() {
+    let (database, queue) = start().await;
+    let sql = "INSERT INTO schedules (name, cron, timezone, task, catch_up, paused, client_id, created, changed)
+               SELECT 's' || lpad(n::text, 2, '0'), '0 3 * * *', 'UTC', repeat('x', 1000000), 1, true, 'ci', now(), now()
+               FROM generate_series(1, 20) n";
+    run_sql(database.pool(), sql).await;
+    let first = ops::list(parts(&queue), None, 101).await.unwrap();
+    let last = first.schedules.last().unwrap().name.as_str();
+    assert_eq!((first.schedules.len(), last, first.is_cut), (17, "s17", true), "16 MiB and the row beyond");
+    let second = ops::list(parts(&queue), Some(last), 101).await.unwrap();
+    assert_eq!((second.schedules.len(), second.schedules[0].name.as_str(), second.is_cut), (3, "s18", false));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn limit_of_schedules_is_named() {
     let (database, queue) = start().await;
     let sql = "INSERT INTO schedules (name, cron, timezone, task, catch_up, paused, client_id, created, changed)
