@@ -100,7 +100,8 @@ fn describe_put_schedule(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             InputError,
             "the pattern has seconds or no time within ten years, the time zone does not exist, the task is not \
-             acceptable or over 1 MiB, or the name is too long or has other characters than letters, digits, hyphens and underscores",
+             acceptable or over 1 MiB, or the name is too long or has other characters than letters, digits, hyphens \
+             and underscores",
         )
         .refuses(
             RequestConflict,
