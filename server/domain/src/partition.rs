@@ -12,8 +12,6 @@
 //!   acknowledged it, or has not called for so long that it has stopped by itself. Until then a
 //!   member works on slots that it has in both maps.
 //! - Every proposal has a number of its own: an acknowledgement of an earlier one means nothing.
-//! - The time limit of a drain covers all proposals that replace each other. In its last
-//!   intervals the proposal stays, so that only members that had time to acknowledge it are removed.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +62,6 @@ pub struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
     pub replicas: u16,
-    /// When the drain began, with the first of the proposals that replaced each other.
     pub since: DateTime<Utc>,
 }
 
@@ -122,10 +119,8 @@ pub fn step(state: &mut State, events: &[Event], now: DateTime<Utc>) {
     }
     state.expel_slow(now);
     state.propose(now);
-    while state.may_flip(now) {
+    if state.may_flip(now) {
         state.flip();
-        // The members may have changed since this map was proposed.
-        state.propose(now);
     }
     state.forget();
 }
@@ -148,13 +143,6 @@ impl Group {
         }
     }
 
-    /// A drain that has begun counts from `now`: its members may just have received the proposal.
-    #[must_use]
-    pub fn with_drain_timeout(self, drain_timeout: i64, now: DateTime<Utc>) -> Self {
-        let next = self.next.map(|next| Proposal { since: now, ..next });
-        Self { drain_timeout, next, ..self }
-    }
-
     /// Intervals never go back, even if the clock does.
     fn advance(&mut self, now: DateTime<Utc>) {
         let number = now.timestamp().div_euclid(self.interval).max(self.number);
@@ -171,24 +159,6 @@ impl Group {
     pub fn valid_until(&self, member: &Member) -> DateTime<Utc> {
         let seconds = member.ticked.saturating_add(VALID).saturating_mul(self.interval);
         DateTime::from_timestamp(seconds, 0).unwrap_or(DateTime::<Utc>::MAX_UTC)
-    }
-
-    /// Returns when members that have not acknowledged the proposal are removed.
-    fn drained_until(&self) -> Option<DateTime<Utc>> {
-        let next = self.next.filter(|_| self.drain_timeout > 0)?;
-        Some(next.since + TimeDelta::seconds(self.drain_timeout))
-    }
-
-    /// True if members that call need the remaining time to acknowledge the proposal.
-    fn is_ending(&self, now: DateTime<Utc>) -> bool {
-        let needed = TimeDelta::seconds(VALID.saturating_mul(self.interval));
-        self.drained_until().is_some_and(|end| now < end && now >= end - needed)
-    }
-
-    /// Returns the beginning of the drain that another proposal would continue.
-    fn draining_since(&self, now: DateTime<Utc>) -> DateTime<Utc> {
-        let is_over = self.drained_until().is_some_and(|end| now >= end);
-        self.next.filter(|_| !is_over).map_or(now, |next| next.since)
     }
 
     /// True if the proposal takes slots from this member. With another number of shares every
@@ -254,7 +224,8 @@ impl State {
     /// Removes members that call but have not acknowledged the proposal in time. They join anew.
     fn expel_slow(&mut self, now: DateTime<Utc>) {
         let group = &self.group;
-        if group.drained_until().is_none_or(|end| now < end) {
+        let Some(next) = group.next else { return };
+        if group.drain_timeout == 0 || now < next.since + TimeDelta::seconds(group.drain_timeout) {
             return;
         }
         for member in self.members.values_mut().filter(|member| group.waits_for(member, now)) {
@@ -263,8 +234,7 @@ impl State {
         }
     }
 
-    /// Proposes a map of the current members, unless the active one or the proposal is the same, or
-    /// the proposal stays until the drain ends.
+    /// Proposes a map of the current members, unless the active one or the proposal is the same.
     fn propose(&mut self, now: DateTime<Utc>) {
         let desired = self.desired();
         // At most `REPLICAS_MAX`.
@@ -275,16 +245,14 @@ impl State {
             count == desired.len() && shares.all(|(name, index)| desired.get(name) == Some(&index))
         };
         let is_active = replicas == self.group.replicas && is_same(|member| member.index);
-        let is_pending =
-            self.group.next.is_some_and(|next| next.replicas == replicas) && is_same(|member| member.next_index);
         // Without any member the active map stays: nobody could take over a share.
         if is_active || desired.is_empty() {
             self.group.next = None;
-        } else if is_pending || self.group.is_ending(now) {
+        } else if self.group.next.is_some_and(|next| next.replicas == replicas) && is_same(|member| member.next_index) {
             return;
         } else {
             self.group.proposed += 1;
-            self.group.next = Some(Proposal { replicas, since: self.group.draining_since(now) });
+            self.group.next = Some(Proposal { replicas, since: now });
         }
         let is_proposed = self.group.next.is_some();
         for (name, member) in &mut self.members {

@@ -273,42 +273,6 @@ fn slow_member_is_removed_after_drain_timeout() {
     assert_eq!(state.share(&name(2)).unwrap().state, PartitionState::Active);
 }
 
-/// One member never acknowledges, and another comes and leaves in every second interval.
-#[test]
-fn replaced_proposal_does_not_extend_drain() {
-    let mut state = settled(&[1_000, 2_000]);
-    // Ends just after an interval has begun, with a change of members.
-    state.group.drain_timeout = 51;
-    let mut acked = [None; 4];
-    for second in 30..110 {
-        let now = second * 1_000;
-        if second % 20 == 5 {
-            step(&mut state, &[Event::Leave { member: name(3) }], at(now));
-        }
-        for member in [1, 0, 2, 3] {
-            let share = tick(&mut state, &name(member), now, acked[member]);
-            acked[member] = share.next.map(|next| next.epoch).filter(|_| member != 1);
-            assert_eq!(state.members[&name(0)].index, Some(0), "it acknowledges in time, second {second}");
-        }
-    }
-    let removed = state.share(&name(1)).unwrap();
-    assert_eq!((removed.state, removed.index), (PartitionState::Waiting, None));
-    assert_eq!(state.share(&name(2)).unwrap().index, Some(1));
-}
-
-#[test]
-fn new_limit_of_drain_counts_from_its_change() {
-    let mut state = settled(&[1_000, 2_000]);
-    for interval in 3..=5 {
-        for member in 0..=2 {
-            tick(&mut state, &name(member), interval * INTERVAL + 3_000, None);
-        }
-    }
-    assert_eq!(state.overall(), PartitionState::Draining);
-    let changed = state.group.clone().with_drain_timeout(30, at(80_000));
-    assert_eq!((changed.drain_timeout, changed.next.map(|next| next.since)), (30, Some(at(80_000))));
-}
-
 #[test]
 fn full_group_admits_nobody_and_few_shares_are_given() {
     let mut state = empty(0);

@@ -82,7 +82,7 @@ async fn insert(transaction: &mut PgConnection, name: &str, settings: Settings) 
 
 /// Returns none if nothing changes.
 async fn change(transaction: &mut PgConnection, name: &str, settings: Settings) -> Result<Option<Group>, OpError> {
-    let partitions::Stored { id, group, now, .. } =
+    let partitions::Stored { id, group, .. } =
         partitions::lock(transaction, name).await?.ok_or_else(|| missing(name))?;
     if settings.interval.is_some_and(|interval| interval != group.interval) {
         return Err(OpError::Conflict(format!(
@@ -93,7 +93,7 @@ async fn change(transaction: &mut PgConnection, name: &str, settings: Settings) 
     if settings.drain_timeout == group.drain_timeout {
         return Ok(None);
     }
-    let changed = group.with_drain_timeout(settings.drain_timeout, now);
+    let changed = Group { drain_timeout: settings.drain_timeout, ..group };
     partitions::store_group(transaction, id, &changed).await?;
     Ok(Some(changed))
 }

@@ -181,8 +181,7 @@ async fn take_step(
     let before = State { group: stored.group, members };
     let mut state = before.clone();
     step(&mut state, events, stored.now);
-    let maps = |group: &Group| (group.epoch, group.proposed, group.next);
-    let is_moved = maps(&before.group) != maps(&state.group);
+    let is_moved = before.group.epoch != state.group.epoch || before.group.next != state.group.next;
     if state.group.epoch != before.group.epoch {
         partitions::lock_out_claims(&mut transaction, stored.id).await?;
     }
