@@ -23,7 +23,7 @@ pub struct ScheduleRequest<'a> {
     #[serde(default, deserialize_with = "present")]
     pub timezone: Option<String>,
     /// The tasks, as in createTasks, but without `taskId`, `created`, `deadline`, `expires` and
-    /// `dependencies`.
+    /// `dependencies`. At most 1 MiB.
     #[serde(borrow)]
     #[schema(value_type = SubmittedTask<'a>)]
     pub task: &'a RawValue,

@@ -25,6 +25,7 @@ struct Row {
     catch_up: i16,
     paused: bool,
     next_at: Option<DateTime<Utc>>,
+    try_at: Option<DateTime<Utc>>,
     client_id: String,
     created: DateTime<Utc>,
     changed: DateTime<Utc>,
@@ -61,6 +62,7 @@ impl Row {
             name: self.name,
             definition,
             next: self.next_at,
+            try_at: self.try_at,
             last,
             error: self.error,
             client_id: self.client_id,
@@ -74,8 +76,8 @@ pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<Schedule
     let row = sqlx::query_as!(
         Row,
         "-- find_schedule
-        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, client_id, created,
-               changed, last_at, last_outcome, last_task, error
+        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
+               created, changed, last_at, last_outcome, last_task, error
         FROM schedules WHERE name = $1",
         name
     )
@@ -84,16 +86,30 @@ pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<Schedule
     row.map(Row::decode).transpose()
 }
 
-/// Lists schedules by name, after the name `after`.
-pub async fn list(db: impl PgExecutor<'_>, after: Option<&str>, limit: i64) -> Result<Vec<Schedule>, sqlx::Error> {
+/// Lists schedules by name, after the name `after`. Returns fewer than `limit` once their tasks
+/// have `task_bytes` together.
+pub async fn list(
+    db: impl PgExecutor<'_>,
+    after: Option<&str>,
+    limit: i64,
+    task_bytes: i64,
+) -> Result<Vec<Schedule>, sqlx::Error> {
     let rows = sqlx::query_as!(
         Row,
         "-- list_schedules
-        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, client_id, created,
-               changed, last_at, last_outcome, last_task, error
-        FROM schedules WHERE $1::text IS NULL OR name > $1 ORDER BY name LIMIT $2",
+        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
+               created, changed, last_at, last_outcome, last_task, error
+        FROM schedules
+        WHERE name = ANY(ARRAY(
+            SELECT x.name
+            FROM (SELECT n.name, sum(n.bytes) OVER (ORDER BY n.name) - n.bytes AS before
+                  FROM (SELECT s.name, octet_length(s.task) AS bytes FROM schedules s
+                        WHERE $1::text IS NULL OR s.name > $1 ORDER BY s.name LIMIT $2) n) x
+            WHERE x.before < $3))
+        ORDER BY name",
         after,
-        limit
+        limit,
+        task_bytes
     )
     .fetch_all(db)
     .await?;
@@ -106,7 +122,8 @@ pub async fn list_brief(db: impl PgExecutor<'_>, limit: i64, task_bytes: i32) ->
         Row,
         r#"-- list_schedules_briefly
         SELECT name, cron, timezone, CASE WHEN octet_length(task) <= $2 THEN task ELSE '{}' END AS "task!", deadline_after,
-               expires_after, catch_up, paused, next_at, client_id, created, changed, last_at, last_outcome, last_task, error
+               expires_after, catch_up, paused, next_at, try_at, client_id, created, changed, last_at, last_outcome, last_task,
+               error
         FROM schedules ORDER BY name LIMIT $1"#,
         limit,
         task_bytes
@@ -121,8 +138,8 @@ pub async fn lock(transaction: &mut PgConnection, name: &str) -> Result<Option<S
     let row = sqlx::query_as!(
         Row,
         "-- lock_schedule
-        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, client_id, created,
-               changed, last_at, last_outcome, last_task, error
+        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
+               created, changed, last_at, last_outcome, last_task, error
         FROM schedules WHERE name = $1 FOR UPDATE",
         name
     )
@@ -144,7 +161,8 @@ pub async fn is_full(conn: &mut PgConnection, max: i64) -> Result<bool, sqlx::Er
     Ok(count >= max)
 }
 
-/// Stores a schedule, which is then due at `next`. Keeps the last time of an existing one.
+/// Stores a schedule, which is then due at `next`. Keeps the last time of an existing one, and the
+/// error of a refusal for now if `next` stays: it is tried again.
 pub async fn put(
     transaction: &mut PgConnection,
     name: &str,
@@ -163,7 +181,9 @@ pub async fn put(
             SET cron = EXCLUDED.cron, timezone = EXCLUDED.timezone, task = EXCLUDED.task,
                 deadline_after = EXCLUDED.deadline_after, expires_after = EXCLUDED.expires_after,
                 catch_up = EXCLUDED.catch_up, paused = EXCLUDED.paused, next_at = EXCLUDED.next_at,
-                try_at = EXCLUDED.try_at, client_id = EXCLUDED.client_id, changed = EXCLUDED.changed, error = NULL",
+                try_at = EXCLUDED.try_at, client_id = EXCLUDED.client_id, changed = EXCLUDED.changed,
+                error = CASE WHEN schedules.next_at = EXCLUDED.next_at AND schedules.try_at > schedules.next_at
+                             THEN schedules.error END",
         name,
         definition.cron,
         definition.timezone,
@@ -208,22 +228,38 @@ pub async fn set_paused(
     Ok(())
 }
 
-/// Lists schedules due at `now`, without locking; none is left before `from`.
+/// Lists the names of schedules due at `now`, without locking; none is left before `from`.
 pub async fn list_due(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
     now: DateTime<Utc>,
     limit: i64,
-) -> Result<Vec<Schedule>, sqlx::Error> {
-    let rows = sqlx::query_as!(
-        Row,
+) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
         "-- list_due_schedules
-        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, client_id, created,
-               changed, last_at, last_outcome, last_task, error
-        FROM schedules WHERE NOT paused AND try_at >= $1 AND try_at <= $2 ORDER BY try_at LIMIT $3",
+        SELECT name FROM schedules WHERE NOT paused AND try_at >= $1 AND try_at <= $2 ORDER BY try_at LIMIT $3",
         from,
         now,
         limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Returns those of these schedules that are still due at `now`, without locking.
+pub async fn find_due(
+    conn: &mut PgConnection,
+    names: &[String],
+    now: DateTime<Utc>,
+) -> Result<Vec<Schedule>, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        Row,
+        "-- find_due_schedules
+        SELECT name, cron, timezone, task, deadline_after, expires_after, catch_up, paused, next_at, try_at, client_id,
+               created, changed, last_at, last_outcome, last_task, error
+        FROM schedules WHERE name = ANY($1) AND NOT paused AND try_at <= $2",
+        names,
+        now
     )
     .fetch_all(conn)
     .await?;
@@ -253,7 +289,8 @@ pub async fn lock_due(
     Ok(locked.is_some())
 }
 
-/// Records how a time was handled, and moves on. The caller has locked the schedule.
+/// Records how a time was handled, or that it passed without, and moves on. The caller has locked
+/// the schedule.
 pub async fn advance(
     transaction: &mut PgConnection,
     name: &str,
@@ -268,7 +305,7 @@ pub async fn advance(
             last_at = COALESCE($3, last_at),
             last_outcome = CASE WHEN $3::timestamptz IS NULL THEN last_outcome ELSE $4 /* outcome */ END,
             last_task = CASE WHEN $3::timestamptz IS NULL THEN last_task ELSE $5 /* task */ END,
-            error = CASE WHEN $3::timestamptz IS NULL THEN error ELSE $6 /* error */ END
+            error = $6
         FROM db_now WHERE name = $1",
         name,
         next,
@@ -282,17 +319,20 @@ pub async fn advance(
     Ok(())
 }
 
-/// Tries a schedule again later. The caller has locked it.
+/// Tries the time `at` of a schedule again later. The caller has locked it.
 pub async fn put_off(
     transaction: &mut PgConnection,
     name: &str,
+    at: DateTime<Utc>,
     by: TimeDelta,
     error: &str,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- put_schedule_off
-        UPDATE schedules SET try_at = db_now.now + make_interval(secs => $2), error = $3 FROM db_now WHERE name = $1",
+        UPDATE schedules SET next_at = $2, try_at = db_now.now + make_interval(secs => $3), error = $4
+        FROM db_now WHERE name = $1",
         name,
+        at,
         by.as_seconds_f64(),
         error
     )

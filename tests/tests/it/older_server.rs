@@ -1,6 +1,6 @@
 //! New features while a server of the previous release is connected to the database.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::Connection as _;
 use tenure_engine::gate::NEEDED;
 use tenure_tests::http::{TENURE_API, queue_segment};
@@ -15,17 +15,28 @@ async fn new_features_wait_for_upgrade_of_older_server() {
     let older = rig.database.connect(&format!("tenure/{} tick", NEEDED - 1)).await;
     let policy = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUE));
     let schedule = format!("{TENURE_API}/schedules/nightly");
-    let (task, tasks) = (format!("/task/{}", new_task()), format!("{TENURE_API}/tasks"));
-    let mut with_option = definition(QUEUE);
-    with_option["extra"] = json!({"tenure": {"retryFailed": true}});
+    let partition = format!("{TENURE_API}/partitions/mail");
+    let [task, named] = [(); 2].map(|()| format!("/task/{}", new_task()));
+    let tasks = format!("{TENURE_API}/tasks");
+    let with_options = |options: Value| {
+        let mut task = definition(QUEUE);
+        task["extra"] = json!({"tenure": options});
+        task
+    };
     let requests = [
         ("PUT", &policy, json!({"retryFailed": true})),
         ("PUT", &policy, json!({"deadlineAfter": 3600})),
         ("PUT", &schedule, json!({"cron": "0 3 * * *", "task": {"taskQueueId": QUEUE}})),
+        ("PUT", &partition, json!({})),
+        ("PUT", &policy, json!({"partition": "mail"})),
         ("PUT", &policy, json!({"retain": {"completed": 3600}})),
+        ("PUT", &policy, json!({"onDuplicate": "queue"})),
+        ("PUT", &policy, json!({"backlog": {"tasks": 1_000}})),
         ("PUT", &policy, json!({"lateResult": "first-wins"})),
-        ("PUT", &task, with_option),
+        ("PUT", &task, with_options(json!({"retryFailed": true}))),
+        ("PUT", &named, with_options(json!({"unique": "created"}))),
         ("POST", &tasks, json!({"taskQueueId": QUEUE, "options": {"retryFailed": true}})),
+        ("POST", &tasks, json!({"taskQueueId": QUEUE, "options": {"unique": "submitted"}})),
     ];
     for (method, path, body) in &requests {
         let refused = rig.call(method, path, Some(body)).await;

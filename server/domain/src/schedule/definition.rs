@@ -7,6 +7,7 @@ use tenure_api::schedules::ScheduleRequest;
 use tenure_api::states::{CatchUp, ScheduleOutcome};
 use tenure_api::submit::SubmittedTask;
 
+use super::due::Attempt;
 use super::pattern::{Pattern, ZONE_DEFAULT};
 use crate::json;
 use crate::policy::seconds;
@@ -14,6 +15,8 @@ use crate::submit::{self, DefaultsQuery, Graph, Origin};
 use crate::unacceptable::Unacceptable;
 
 pub const NAME_CHARS_MAX: usize = 64;
+/// Length of a task without whitespace between tokens.
+pub const TASK_BYTES_MAX: usize = 1 << 20;
 /// In seconds.
 const DEADLINE_AFTER_LEAST: i64 = 60;
 /// 366 days in seconds.
@@ -57,6 +60,8 @@ pub struct Schedule {
     pub definition: Definition,
     /// The time to be made next, possibly in the past; none if the pattern has no further one.
     pub next: Option<DateTime<Utc>>,
+    /// When `next` is tried: at that time, or later.
+    pub try_at: Option<DateTime<Utc>>,
     pub last: Option<Last>,
     pub error: Option<String>,
     /// The client whose scopes count.
@@ -64,6 +69,15 @@ pub struct Schedule {
     pub created: DateTime<Utc>,
     /// Time of the last PUT, pause or resumption.
     pub changed: DateTime<Utc>,
+}
+
+impl Schedule {
+    /// A refusal for now leaves an error and a later time to try at. After other refusals, the
+    /// schedule waits for its next time.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        if self.error.is_some() && self.try_at > self.next { Attempt::Repeated } else { Attempt::First }
+    }
 }
 
 /// A time of a schedule that gets a task.
@@ -86,10 +100,18 @@ pub fn named(name: &str) -> Result<String, Unacceptable> {
 
 impl Definition {
     pub fn from_request(sent: &ScheduleRequest<'_>) -> Result<Self, Unacceptable> {
+        let task = json::compact(sent.task.get());
+        if task.len() > TASK_BYTES_MAX {
+            return Err(Unacceptable::Rule(format!(
+                "`task` has {} bytes; at most {TASK_BYTES_MAX} are allowed: store large data elsewhere and refer to it \
+                 in the `payload`",
+                task.len()
+            )));
+        }
         let definition = Self {
             cron: sent.cron.clone(),
             timezone: sent.timezone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned()),
-            task: json::compact(sent.task.get()),
+            task,
             deadline_after: sent
                 .deadline_after
                 .map(|after| seconds("deadlineAfter", after, DEADLINE_AFTER_LEAST, DEADLINE_AFTER_MOST))

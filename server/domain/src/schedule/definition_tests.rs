@@ -83,12 +83,47 @@ fn bad_fields_are_refused() {
 }
 
 #[test]
+fn large_task_is_refused() {
+    let filled = |bytes: usize| task_with("payload", json!({"text": "x".repeat(bytes)}));
+    let most = TASK_BYTES_MAX - filled(0)["task"].to_string().len();
+    assert!(read(&filled(most)).is_ok());
+    let refused = read(&filled(most + 1)).unwrap_err();
+    assert!(refused.contains("`task` has 1048577 bytes; at most 1048576"), "{refused}");
+}
+
+#[test]
 fn expiry_must_follow_the_deadline() {
     let mut body = with("deadlineAfter", json!(3_600));
     body["expiresAfter"] = json!(3_600);
     assert!(read(&body).is_err());
     body["expiresAfter"] = json!(3_601);
     assert!(read(&body).is_ok());
+}
+
+#[test]
+fn time_refused_for_now_is_repeated() {
+    let next: DateTime<Utc> = "2026-01-01T03:00:00Z".parse().unwrap();
+    for (error, late, expected) in [
+        (None, 0, Attempt::First),
+        // Several times were due.
+        (None, 5, Attempt::First),
+        // The time before failed for good.
+        (Some("refused"), 0, Attempt::First),
+        (Some("refused"), 5, Attempt::Repeated),
+    ] {
+        let schedule = Schedule {
+            name: "nightly".to_owned(),
+            definition: read(&nightly()).unwrap(),
+            next: Some(next),
+            try_at: Some(next + TimeDelta::seconds(late)),
+            last: None,
+            error: error.map(str::to_owned),
+            client_id: OWNER.to_owned(),
+            created: next,
+            changed: next,
+        };
+        assert_eq!(schedule.attempt(), expected, "{error:?} {late}");
+    }
 }
 
 #[test]

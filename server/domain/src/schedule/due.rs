@@ -6,12 +6,20 @@ use tenure_api::states::CatchUp;
 
 use super::pattern::Pattern;
 
-/// Under [`CatchUp::None`], a later fire is left out.
+/// Under [`CatchUp::None`], the first attempt at a time is made up to this late.
 const LATE_MAX: TimeDelta = TimeDelta::minutes(1);
 /// Times that [`CatchUp::All`] makes up, the latest ones.
 const CAUGHT_UP_MAX: usize = 100;
 /// Pause before a fire that was refused for now is tried again.
 pub const RETRY_AFTER: TimeDelta = TimeDelta::seconds(5);
+
+/// An attempt at the next time of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    First,
+    /// After a refusal for now.
+    Repeated,
+}
 
 /// What to do about a schedule that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,16 +31,18 @@ pub struct Due {
     pub next: Option<DateTime<Utc>>,
 }
 
-/// `next` is the next time of the pattern without a task, and `now` not before it.
+/// `next` is the next time of the pattern without a task, `attempt` the one at it, and `now` not
+/// before it.
 #[must_use]
-pub fn decide(pattern: &Pattern, catch_up: CatchUp, next: DateTime<Utc>, now: DateTime<Utc>) -> Due {
+pub fn decide(pattern: &Pattern, catch_up: CatchUp, next: DateTime<Utc>, attempt: Attempt, now: DateTime<Utc>) -> Due {
     let wanted = match catch_up {
         CatchUp::None | CatchUp::Last => 1,
         CatchUp::All => CAUGHT_UP_MAX,
     };
     let latest = latest(pattern, next, now, wanted);
     let fire = latest.first().copied().unwrap_or(next);
-    let is_late = now - fire > LATE_MAX;
+    let is_first = attempt == Attempt::First || fire != next;
+    let is_late = is_first && now - fire > LATE_MAX;
     Due {
         fire: match catch_up {
             CatchUp::None if is_late => None,
@@ -73,7 +83,7 @@ mod tests {
     }
 
     fn decided(cron: &str, catch_up: CatchUp, next: &str, now: &str) -> Due {
-        decide(&Pattern::parse(cron, "UTC").unwrap(), catch_up, time(next), time(now))
+        decide(&Pattern::parse(cron, "UTC").unwrap(), catch_up, time(next), Attempt::First, time(now))
     }
 
     fn due(fire: Option<&str>, next: &str) -> Due {
@@ -107,13 +117,25 @@ mod tests {
     }
 
     #[test]
+    fn none_repeats_a_refused_time_until_the_next() {
+        let pattern = Pattern::parse("0 3 * * *", "UTC").unwrap();
+        let found = |now| decide(&pattern, CatchUp::None, time("2026-01-01T03:00:00Z"), Attempt::Repeated, time(now));
+        for now in ["2026-01-01T03:10:00Z", "2026-01-02T02:59:59Z"] {
+            assert_eq!(found(now), due(Some("2026-01-01T03:00:00Z"), "2026-01-02T03:00:00Z"), "{now}");
+        }
+        assert_eq!(found("2026-01-02T03:00:04Z"), due(Some("2026-01-02T03:00:00Z"), "2026-01-03T03:00:00Z"));
+        // No server ran at the next time, so that was not refused.
+        assert_eq!(found("2026-01-02T03:10:00Z"), due(None, "2026-01-03T03:00:00Z"));
+    }
+
+    #[test]
     fn all_makes_up_the_latest_hundred() {
         let mut next = time("2025-01-01T00:00:00Z");
         let now = time("2026-01-01T00:00:30Z");
         let pattern = Pattern::parse("* * * * *", "UTC").unwrap();
         let mut fired = Vec::new();
         while next <= now {
-            let due = decide(&pattern, CatchUp::All, next, now);
+            let due = decide(&pattern, CatchUp::All, next, Attempt::First, now);
             fired.extend(due.fire);
             next = due.next.unwrap();
         }

@@ -47,7 +47,10 @@ impl SchedulesPass {
             if started.elapsed() > PASS_MAX {
                 break;
             }
-            let fires: Vec<_> = several.iter().map(|schedule| fire(parts, schedule, now)).collect();
+            // Tasks may be large, so only these are in memory.
+            let read = schedules::find_due(&mut *engine.background_pool.acquire().await?, several, now).await?;
+            report.lost_race += several.len() - read.len();
+            let fires: Vec<_> = read.iter().map(|schedule| fire(parts, schedule, now)).collect();
             for result in join_all(fires).await {
                 match result {
                     Ok(fired) => count(&mut report, fired),

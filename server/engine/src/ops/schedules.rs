@@ -33,6 +33,8 @@ use crate::notifiers::{Effects, Notifiers};
 
 /// Tries of a transaction that meets locks.
 const TRIES_MAX: usize = 5;
+/// Bytes of tasks per page of a list, beyond which it ends.
+const PAGE_BYTES_MAX: i64 = 16 << 20;
 /// Limit of the search for the first time of a new pattern.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
 
@@ -66,9 +68,19 @@ pub async fn get(parts: Parts<'_>, name: &str) -> Result<Schedule, OpError> {
     schedules::find(parts.pool, name).await?.ok_or_else(|| missing(name))
 }
 
+/// Schedules by name.
+#[derive(Debug)]
+pub struct Listed {
+    pub schedules: Vec<Schedule>,
+    /// True if they end before the limit, since their tasks are large.
+    pub is_cut: bool,
+}
+
 /// Lists schedules by name, after the name `after`.
-pub async fn list(parts: Parts<'_>, after: Option<&str>, limit: i64) -> Result<Vec<Schedule>, OpError> {
-    Ok(schedules::list(parts.pool, after, limit).await?)
+pub async fn list(parts: Parts<'_>, after: Option<&str>, limit: i64) -> Result<Listed, OpError> {
+    let schedules = schedules::list(parts.pool, after, limit, PAGE_BYTES_MAX).await?;
+    let bytes: usize = schedules.iter().map(|schedule| schedule.definition.task.len()).sum();
+    Ok(Listed { schedules, is_cut: bytes as i64 >= PAGE_BYTES_MAX })
 }
 
 /// Builds the task of a schedule as of now, with a new id.

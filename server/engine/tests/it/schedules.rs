@@ -48,6 +48,12 @@ async fn tasks(database: &TestDatabase) -> i64 {
     number(database.pool(), "SELECT count(*) FROM task_definitions WHERE tags LIKE '%tenure-schedule-time%'").await
 }
 
+async fn to_next_hour(database: &TestDatabase) {
+    let sql = "UPDATE clock SET clock_offset = clock_offset + (date_trunc('hour', d.now) + interval '1 hour' - d.now)
+               FROM db_now d";
+    run_sql(database.pool(), sql).await;
+}
+
 /// Moves the clock and makes what is due.
 async fn later(database: &TestDatabase, queue: &Queue, interval: &'static str) {
     advance(database, interval).await;

@@ -72,8 +72,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             InputError,
             "dates that contradict each other or are too far from now, two different queues, a scope that ends in \
-             `**`, dependencies that do not exist or expire before the deadline, options that are out of range, not \
-             built yet, or would have it start at its deadline or later",
+             `**`, dependencies that do not exist or expire before the deadline, options that are out of range or \
+             would have it start at its deadline or later",
         )
         .refuses(
             RequestConflict,

@@ -264,8 +264,8 @@ fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             RequestConflict,
             "the policy has another version than the one in `If-Match`; or it has `retryFailed`, `deadlineAfter`, \
-             `retain`, `deadLetters` or `lateResult` `first-wins`, and a server of an older release is connected to the \
-             database",
+             `retain`, `onDuplicate`, `backlog`, `partition`, `deadLetters` or `lateResult` `first-wins`, and a server \
+             of an older release is connected to the database",
         )
 }
 

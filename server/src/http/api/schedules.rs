@@ -30,7 +30,7 @@ fn name(call: &Call) -> Result<String, ApiError> {
 }
 
 fn shown(schedule: Schedule) -> Result<ScheduleOnWire, ApiError> {
-    let Schedule { name, definition, next, last, error, client_id, created, changed } = schedule;
+    let Schedule { name, definition, next, try_at: _, last, error, client_id, created, changed } = schedule;
     let pattern = definition.pattern().ok().filter(|_| !definition.paused);
     let following = |time: &DateTime<Utc>| pattern.as_ref()?.next_after(*time);
     let times = std::iter::successors(next.filter(|_| pattern.is_some()), following);
@@ -100,7 +100,8 @@ fn describe_put_schedule(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             InputError,
             "the pattern has seconds or no time within ten years, the time zone does not exist, the task is not \
-             acceptable, or the name is too long or has other characters than letters, digits, hyphens and underscores",
+             acceptable or over 1 MiB, or the name is too long or has other characters than letters, digits, hyphens \
+             and underscores",
         )
         .refuses(
             RequestConflict,
@@ -167,7 +168,7 @@ pub fn list_schedules() -> Endpoint {
 
 fn describe_list_schedules(operation: Operation, sample: &Sample) -> Operation {
     paged_up_to(operation, SCHEDULES_PAGE_MAX)
-        .about("All schedules, by name.")
+        .about("All schedules, by name. A page ends earlier once its tasks have 16 MiB together.")
         .answers::<Schedules>("A page; with a token if there are more", &json!({"schedules": [example(sample)]}))
         .refuses(InputError, "`continuationToken` is invalid")
 }
@@ -178,8 +179,12 @@ async fn handle_list_schedules(app: Api, call: Arc<Call>) -> Result<Response, Ap
     let limit = page.limit.unwrap_or(SCHEDULES_PAGE_MAX).min(SCHEDULES_PAGE_MAX);
     // PostgreSQL cannot store NUL, so no valid token has it.
     let after = page.after.filter(|after| !after.contains('\0'));
-    let mut rows = ops::list(parts(&app), after.as_deref(), Page::rows(limit)).await?;
-    let continuation_token = Page::cut(limit, &mut rows, |schedule| &schedule.name);
+    let ops::Listed { schedules: mut rows, is_cut } =
+        ops::list(parts(&app), after.as_deref(), Page::rows(limit)).await?;
+    let mut continuation_token = Page::cut(limit, &mut rows, |schedule| &schedule.name);
+    if is_cut && continuation_token.is_none() {
+        continuation_token = rows.last().map(|last| Page::token(&last.name));
+    }
     let schedules = rows.into_iter().map(shown).collect::<Result<Vec<_>, _>>()?;
     ok(&Schedules { schedules, continuation_token })
 }

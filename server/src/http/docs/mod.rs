@@ -260,7 +260,7 @@ fn responses(operation: &Operation) -> Map<String, Value> {
 fn error_header(status: u16) -> Option<(&'static str, &'static str)> {
     match status {
         401 => Some(("WWW-Authenticate", "`hawk`")),
-        503 => Some(("Retry-After", "Seconds to wait")),
+        429 | 503 => Some(("Retry-After", "Seconds to wait")),
         _ => None,
     }
 }

@@ -124,6 +124,21 @@ fn every_operation_is_described() {
 }
 
 #[test]
+fn refusals_for_now_declare_when_to_retry() {
+    let document = fixed();
+    let mut found = BTreeSet::new();
+    for (path, _, one) in described(&document) {
+        for (status, response) in one["responses"].as_object().unwrap() {
+            if ["429", "503"].contains(&status.as_str()) {
+                assert!(response["headers"]["Retry-After"].is_object(), "{path} {status}");
+                found.insert(status.clone());
+            }
+        }
+    }
+    assert_eq!(found, BTreeSet::from(["429", "503"].map(str::to_owned)));
+}
+
+#[test]
 fn every_reference_resolves() {
     fn references(value: &Value, found: &mut BTreeSet<String>) {
         match value {

@@ -36,7 +36,7 @@ enum Step {
 #[derive(Clone, Copy)]
 enum Change<'a> {
     Move(Option<&'a Last>, Option<&'a str>),
-    PutOff(&'a str),
+    PutOff(DateTime<Utc>, &'a str),
 }
 
 /// Handles a schedule that was read as due at `now`: makes one time, and moves on.
@@ -46,9 +46,9 @@ pub async fn fire(parts: Parts<'_>, schedule: &Schedule, now: DateTime<Utc>) -> 
     let pattern = match schedule.definition.pattern() {
         Ok(pattern) => pattern,
         // A release changed the rules or the time zones.
-        Err(wrong) => return found.settle(None, Change::PutOff(&OpError::from(wrong).to_string())).await,
+        Err(wrong) => return found.settle(None, Change::PutOff(first, &OpError::from(wrong).to_string())).await,
     };
-    let due = decide(&pattern, schedule.definition.catch_up, first, now);
+    let due = decide(&pattern, schedule.definition.catch_up, first, schedule.attempt(), now);
     let Some(at) = due.fire else { return found.settle(due.next, Change::Move(None, None)).await };
     let mut refusal = OpError::Unavailable;
     for _ in 0..TRIES_MAX {
@@ -122,12 +122,12 @@ impl Found<'_> {
                 self.settle(next, Change::Move(Some(&last), None)).await
             }
             OpError::BacklogFull(_) => {
-                let fired = self.settle(next, Change::PutOff(&why)).await?;
+                let fired = self.settle(next, Change::PutOff(at, &why)).await?;
                 guarded::note_refusals(&mut *self.parts.pool.acquire().await?, &[refusal]).await?;
                 Ok(fired)
             }
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue | OpError::Internal(_) => {
-                self.settle(next, Change::PutOff(&why)).await
+                self.settle(next, Change::PutOff(at, &why)).await
             }
             OpError::NotFound(_)
             | OpError::Expired(_)
@@ -150,7 +150,7 @@ impl Found<'_> {
         let Self { parts, schedule, first } = *self;
         let note = match change {
             Change::Move(Some(last), Some(why)) => self.note(last.at, why).await,
-            Change::Move(..) | Change::PutOff(_) => None,
+            Change::Move(..) | Change::PutOff(..) => None,
         };
         let name = schedule.name.as_str();
         let mut conn = parts.pool.acquire().await?;
@@ -160,8 +160,8 @@ impl Found<'_> {
             return Ok(Fired::Lost);
         }
         let fired = match change {
-            Change::PutOff(why) => {
-                schedules::put_off(&mut transaction, name, RETRY_AFTER, why).await?;
+            Change::PutOff(at, why) => {
+                schedules::put_off(&mut transaction, name, at, RETRY_AFTER, why).await?;
                 Fired::PutOff
             }
             Change::Move(last, why) => {

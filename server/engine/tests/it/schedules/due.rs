@@ -155,6 +155,51 @@ async fn full_backlog_postpones_the_task() {
 }
 
 #[tokio::test]
+async fn postponed_time_is_retried_until_the_next() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"backlog": {"tasks": 1}})).await;
+    queue.create_one(QUEUE).await;
+    put_schedule(&queue, NAME, &with("catchUp", json!("none"))).await;
+    let mut due = None;
+    for _ in 0..2 {
+        to_next_hour(&database).await;
+        later(&database, &queue, "0 s").await;
+        let postponed = stored(&queue).await;
+        assert!(postponed.next > due && postponed.error.is_some(), "each time replaces the one before");
+        due = postponed.next;
+        later(&database, &queue, "10 minutes").await;
+        let retried = stored(&queue).await;
+        assert_eq!((retried.next, retried.error.is_some(), retried.last), (due, true, None));
+    }
+    let mut changed = with("catchUp", json!("none"));
+    changed["deadlineAfter"] = json!(3_600);
+    put_schedule(&queue, NAME, &changed).await;
+    put(&queue, json!({"backlog": {"tasks": 9}})).await;
+    later(&database, &queue, "6 seconds").await;
+    let made = stored(&queue).await;
+    assert_eq!((made.last.map(|last| last.at), made.error), (due, None));
+    assert_eq!(tasks(&database).await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn passed_time_clears_the_error_before() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"backlog": {"tasks": 1}})).await;
+    queue.create_one(QUEUE).await;
+    put_schedule(&queue, NAME, &with("catchUp", json!("none"))).await;
+    to_next_hour(&database).await;
+    later(&database, &queue, "0 s").await;
+    assert!(stored(&queue).await.error.is_some());
+    // No server runs at the next time.
+    later(&database, &queue, "90 minutes").await;
+    let passed = stored(&queue).await;
+    assert_eq!((passed.error, passed.last), (None, None));
+    assert!(passed.next.unwrap() > now(&database).await);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn trigger_makes_a_task_and_keeps_the_times() {
     let (database, queue) = start().await;
     put_schedule(&queue, NAME, &with("paused", json!(true))).await;
@@ -175,6 +220,21 @@ async fn deleted_schedule_makes_no_task() {
     later(&database, &queue, "2 hours").await;
     assert_eq!(tasks(&database).await, 0);
     assert!(matches!(ops::delete(parts(&queue), &ANN, NAME).await, Err(OpError::NotFound(_))));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn page_of_large_tasks_ends_earlier() {
+    let (database, queue) = start().await;
+    let sql = "INSERT INTO schedules (name, cron, timezone, task, catch_up, paused, client_id, created, changed)
+               SELECT 's' || lpad(n::text, 2, '0'), '0 3 * * *', 'UTC', repeat('x', 1000000), 1, true, 'ci', now(), now()
+               FROM generate_series(1, 20) n";
+    run_sql(database.pool(), sql).await;
+    let first = ops::list(parts(&queue), None, 101).await.unwrap();
+    let last = first.schedules.last().unwrap().name.as_str();
+    assert_eq!((first.schedules.len(), last, first.is_cut), (17, "s17", true), "16 MiB and the row beyond");
+    let second = ops::list(parts(&queue), Some(last), 101).await.unwrap();
+    assert_eq!((second.schedules.len(), second.schedules[0].name.as_str(), second.is_cut), (3, "s18", false));
     finish(database, queue).await;
 }
 
