@@ -11,6 +11,8 @@ mod queues;
 mod reduced;
 mod subscriptions;
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use tenure_api::problems::{Problem, ProblemKind, ProblemObject};
 
@@ -44,6 +46,16 @@ pub fn find(facts: &Facts) -> Vec<Problem> {
         listed <= LISTED_MAX
     });
     problems
+}
+
+/// Moves the first problem of each kind before all others. Both parts keep their order.
+#[must_use]
+pub fn each_kind_first(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut kinds = BTreeSet::new();
+    let (mut sorted, others): (Vec<Problem>, Vec<Problem>) =
+        problems.into_iter().partition(|problem| kinds.insert(problem.kind));
+    sorted.extend(others);
+    sorted
 }
 
 fn problem(

@@ -319,3 +319,15 @@ fn urgent_problems_come_first_and_lists_are_bounded() {
     // The oldest first.
     assert!(problems[1].since < problems[2].since, "{:?}", &problems[1..3]);
 }
+
+#[test]
+fn first_problem_of_each_kind_precedes_others() {
+    let of = |(n, kind): (usize, Kind)| problem(kind, ProblemObject::default(), ago(60), n.to_string(), "Look.");
+    let all = [Kind::Server, Kind::Server, Kind::NoWorker, Kind::NoWorker, Kind::NoWorker, Kind::Paused, Kind::Paused];
+    let sorted = each_kind_first(all.into_iter().enumerate().map(of).collect());
+    let order: Vec<&str> = sorted.iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(order, ["0", "2", "5", "1", "3", "4", "6"]);
+    let many = Kind::ALL.into_iter().flat_map(|kind| [kind; LISTED_MAX]).enumerate().map(of).collect();
+    let first: Vec<Kind> = each_kind_first(many).iter().take(Kind::ALL.len()).map(|problem| problem.kind).collect();
+    assert_eq!(first, Kind::ALL);
+}

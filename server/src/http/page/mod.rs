@@ -87,6 +87,7 @@ pub fn router(site: Site) -> Router {
         .route("/task/{taskId}/log", get(log::log))
         .route("/group/{taskGroupId}", get(page(Reads::Database, group::group)))
         .route("/queues", get(page(Reads::Database, queues::queues)))
+        .route("/queues/{provisionerId}/{workerType}", get(queues::moved))
         .route("/queue/{provisionerId}/{workerType}", get(page(Reads::Database, queue::queue)))
         .route("/queue/{provisionerId}/{workerType}/pause", get(page(Reads::Database, pause::form)).post(pause::pause))
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))

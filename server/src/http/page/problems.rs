@@ -9,7 +9,7 @@ use super::overview::listing_scope;
 use super::pause::{reading_scope, resume_button};
 use super::state::Site;
 use super::visit::{SEGMENT, Visit};
-use tenure_domain::problems::reduce;
+use tenure_domain::problems::{each_kind_first, reduce};
 
 const TITLE: &str = "What needs somebody";
 const ROWS_MAX: usize = 25;
@@ -17,8 +17,8 @@ const OF_INSTALLATION: [ProblemKind; 5] =
     [ProblemKind::Database, ProblemKind::Server, ProblemKind::Scheduler, ProblemKind::Pass, ProblemKind::Refile];
 const OF_SERVERS: &str = "tenure:list-servers";
 const OF_SUBSCRIPTIONS: &str = "tenure:list-subscriptions";
-/// The overview has much else.
-const OVERVIEW_MAX: usize = 12;
+/// The overview shows at least one problem of each kind.
+const OVERVIEW_MAX: usize = ProblemKind::ALL.len();
 
 /// All problems that the visitor may see, at the top of the overview.
 pub(super) fn all(app: &Site, visit: &Visit) -> Markup {
@@ -43,6 +43,7 @@ pub(super) fn all(app: &Site, visit: &Visit) -> Markup {
         let nothing = html! { p { "Nothing: no queue, server, pass or subscription has a problem." } };
         return section(TITLE, &note, &layout::empty(&nothing));
     }
+    let shown = each_kind_first(shown);
     let body = html! {
         (list(visit, &shown[..shown.len().min(OVERVIEW_MAX)], |problem| help(visit, problem)))
         @if shown.len() > OVERVIEW_MAX {

@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
+use axum::extract::{Request, State};
+use axum::response::Response;
 use maud::html;
-use percent_encoding::utf8_percent_encode;
+use percent_encoding::{CONTROLS, utf8_percent_encode};
+use tenure_api::ids::TaskQueueId;
 
+use super::answer::{read_visit, refuse, see_other};
 use super::error::PageError;
 use super::layout::{Page, section, table};
+use super::of_visitor;
 use super::overview::{REFRESH, any_queue, listing_scope, no_queues};
+use super::pause::queue_of;
 use super::queue_rows::{self, Urgent};
 use super::state::Site;
 use super::text;
@@ -74,6 +80,30 @@ pub(super) async fn queues(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         }
     };
     Ok(Page::new("Queues", Some(REFRESH), body))
+}
+
+/// `GET /queues/:provisionerId/:workerType`: leads to the page of the queue, which has the same
+/// query.
+pub(super) async fn moved(State(app): State<Site>, request: Request) -> Response {
+    let visit = match read_visit(&app, request).await {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let response = match queue_of(&visit) {
+        Ok(queue) => see_other(&place_of(&visit, &queue)),
+        Err(error) => refuse(&visit, &error),
+    };
+    of_visitor(&visit, response)
+}
+
+fn place_of(visit: &Visit, queue: &TaskQueueId) -> String {
+    let mut place = visit.link_to("queue", &[queue.provisioner_id(), queue.worker_type()]);
+    if let Some((_, query)) = visit.place.split_once('?') {
+        place.push('?');
+        // Headers are ASCII; the query is escaped already.
+        place.extend(utf8_percent_encode(query, CONTROLS));
+    }
+    place
 }
 
 /// In place of a page of queues by name. `has_more` is true if further queues were not read.

@@ -88,13 +88,15 @@ fn state(subscription: &Subscription, now: DateTime<Utc>) -> Markup {
 fn resume_button(visit: &Visit, subscription: &Subscription) -> Markup {
     let name = subscription.name.as_str();
     let stands = subscription.state() != SubscriptionState::Active;
-    let session = visit.session.as_ref().filter(|_| stands && visit.may(scope(name)));
+    let Some(session) = visit.session.as_ref().filter(|_| stands) else { return html! {} };
     html! {
-        @if let Some(session) = session {
+        @if visit.may(scope(name)) {
             form method="post" action={ (visit.link_to("subscription", &[name])) "/resume" } {
                 input type="hidden" name="token" value=(session.form_token.as_str());
                 button type="submit" { "Resume" }
             }
+        } @else {
+            span.lacking { button type="button" disabled { "Resume" } " needs " code { (scope(name)) } }
         }
     }
 }

@@ -40,8 +40,9 @@ use tenure_store::page;
 use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
 
-/// Bytes of the definition, the result and the checkpoint; the API has the rest.
-const JSON_MAX: usize = 16 << 10;
+/// Bytes of the page that the definition, the result and the checkpoint take each, indented and
+/// escaped. The API has the rest.
+const JSON_MAX: usize = 12_000;
 
 /// `GET /task/:taskId`
 pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
@@ -200,12 +201,14 @@ fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: Date
 }
 
 fn json(whole: &str) -> Markup {
-    let (shown, is_cut) = text::beginning(whole, JSON_MAX);
+    let (beginning, is_long) = text::beginning(whole, JSON_MAX);
+    let indented = text::pretty(beginning);
+    let (shown, is_cut) = text::beginning_in_page(&indented, JSON_MAX);
     html! {
-        @if is_cut {
+        @if is_long || is_cut {
             p.warning { "This is only its beginning: it is " (text::count(i64::try_from(whole.len()).unwrap_or(i64::MAX))) " bytes long." }
         }
-        pre.json tabindex="0" { (text::pretty(shown)) }
+        pre.json tabindex="0" { (shown) }
     }
 }
 
@@ -219,4 +222,32 @@ fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
             (json(definition))
         }
     } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CUT: &str = "This is only its beginning";
+    /// In bytes: the elements around the text.
+    const AROUND_MAX: usize = 200;
+
+    #[test]
+    fn long_json_takes_bounded_part_of_page() {
+        let list = |item: &str| format!("[{}]", vec![item; (16 << 10) / (item.len() + 1)].join(","));
+        let quotes = format!("\"{}\"", "\\\"<&>".repeat(3_000));
+        let nested = format!("{}1{}", "[".repeat(8_000), "]".repeat(8_000));
+        for long in [list("\"a\""), list("1"), list("\"<&>\""), list("\"\\\"\""), quotes, nested] {
+            let page = json(&long).into_string();
+            assert!(page.contains(CUT) && page.contains("pre"), "{long:.40}");
+            assert!(page.len() <= JSON_MAX + AROUND_MAX, "{long:.40} takes {} bytes", page.len());
+        }
+    }
+
+    #[test]
+    fn short_json_is_whole() {
+        let short = format!("{{\"n\":\"<{}>\"}}", "x".repeat(JSON_MAX - 100));
+        let page = json(&short).into_string();
+        assert!(page.contains("x&gt;&quot;\n}</pre>") && !page.contains(CUT), "{page}");
+    }
 }

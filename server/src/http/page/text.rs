@@ -180,6 +180,21 @@ pub(super) fn beginning(text: &str, bytes_max: usize) -> (&str, bool) {
     (&text[..end], end < text.len())
 }
 
+/// Cuts text that takes more bytes than this once a page has escaped it; true if text was cut.
+pub(super) fn beginning_in_page(text: &str, bytes_max: usize) -> (&str, bool) {
+    let mut bytes = 0;
+    let end = text.char_indices().find_map(|(at, character)| {
+        bytes += match character {
+            '"' => "&quot;".len(),
+            '&' => "&amp;".len(),
+            '<' | '>' => "&lt;".len(),
+            other => other.len_utf8(),
+        };
+        (bytes > bytes_max).then_some(at)
+    });
+    end.map_or((text, false), |end| (&text[..end], true))
+}
+
 /// Output of a command without escape sequences and control characters. Invalid bytes are marked.
 pub(super) fn plain(terminal: &mut Terminal, bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|character| terminal.shows(*character)).collect()
@@ -271,5 +286,17 @@ mod tests {
     fn text_is_cut_between_characters() {
         assert_eq!(beginning("aé", 2), ("a", true));
         assert_eq!(beginning("aé", 3), ("aé", false));
+    }
+
+    #[test]
+    fn cut_for_page_counts_escapes() {
+        for text in ["\"&<>é'", "é\"é", "<<<", "&&", ""] {
+            let escaped = |text: &str| maud::html! { (text) }.into_string().len();
+            assert_eq!(beginning_in_page(text, escaped(text)), (text, false));
+            for bytes_max in 0..escaped(text) {
+                let (shown, is_cut) = beginning_in_page(text, bytes_max);
+                assert!(is_cut && text.starts_with(shown) && escaped(shown) <= bytes_max, "{text} {bytes_max}");
+            }
+        }
     }
 }

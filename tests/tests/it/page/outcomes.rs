@@ -182,6 +182,22 @@ async fn checkpoint_is_shown_to_readers_of_the_result() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_task_with_much_json_stays_small() {
+    let rig = Rig::start().await;
+    let list = json!({"list": vec!["a<"; 3_000]});
+    let task = rig.create_with(QUEUE, |body| body["payload"] = list.clone()).await;
+    let claim = rig.claim(QUEUE, 1).await.remove(0);
+    let path = format!("{TENURE_API}/tasks/{task}/runs/0/checkpoint");
+    let body = json!({"checkpoint": list});
+    ok(call(&mut rig.client(), &credentials_of(&claim), "PUT", &path, Some(&body)).await);
+    rig.report(&claim, "completed", Some(&json!({"result": list}))).await;
+    let page = get(&rig, &format!("/task/{task}"), Some(&log_in(&rig, &rig.root).await)).await;
+    shows(&page, &["Result", "Checkpoint", "Definition"]);
+    assert_eq!(page.text().matches("This is only its beginning").count(), 3);
+    assert!(page.body.len() <= 60_000, "{} bytes", page.body.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tasks_around_a_task_are_bounded() {
     let rig = Rig::start().await;
     let first = rig.create_one(QUEUE).await;

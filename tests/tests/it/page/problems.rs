@@ -9,7 +9,7 @@ use tenure_tests::http::TENURE_API;
 use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 use tenure_tests::webhooks::{Manner, Receiver};
 
-use super::{get, hides, log_in, shows, sql};
+use super::{get, hides, in_order, log_in, shows, sql};
 use crate::policy_commands::run;
 use crate::rig::{Raw, Rig, eventually, minutes_from_now, ok, stdout};
 use crate::subscriptions::{path, subscribe, to};
@@ -268,6 +268,29 @@ async fn queue_without_usable_worker_is_a_known_problem() {
     assert_eq!(problem["object"], json!({"queue": QUEUE, "worker": "group/worker"}));
     quarantine(minutes_from_now(-1)).await;
     ends(&rig, "quarantined", words).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_problems_of_a_kind_hide_no_other_kind() {
+    let rig = manual().await;
+    let deadline = minutes_from_now(600);
+    let tasks: Vec<Value> =
+        (0..16).map(|n| json!({"taskQueueId": format!("trouble/idle-{n}"), "deadline": deadline})).collect();
+    ok(rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": tasks}))).await);
+    create(&rig, 1).await;
+    let pausing = format!("{TENURE_API}/queues/trouble%2Flinux/pause");
+    ok(rig.call("POST", &pausing, Some(&json!({"reason": "tests"}))).await);
+    rig.advance(120).await;
+    eventually("all problems are known", async || {
+        let found = list(&rig).await;
+        let of = |kind: &str| found.iter().filter(|problem| problem["kind"] == kind).count();
+        (of("no-worker") == 16 && of("paused") == 1).then_some(())
+    })
+    .await;
+    let cookie = log_in(&rig, &rig.root).await;
+    let page = get(&rig, "/", Some(&cookie)).await;
+    shows(&page, &["16 now, 1 known"]);
+    in_order(&page, &["trouble/idle-", "action=\"/queue/trouble/linux/resume\"", "2 more: "]);
 }
 
 fn named(rig: &Rig, name: &str) -> Launch {

@@ -7,6 +7,20 @@ use super::{HOSTILE, POLICY, QUEUE, form, form_token, get, hides, log_in, own_fo
 use crate::rig::{Raw, Rig, ok};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plural_address_of_queue_leads_to_its_page() {
+    let rig = Rig::start().await;
+    for (asked, leads_to) in [
+        ("/queues/page/queue", Some("/queue/page/queue")),
+        ("/queues/page/queue?range=7d&refresh=off", Some("/queue/page/queue?range=7d&refresh=off")),
+        ("/queues/page/queue?a=%C3%A9%2Fb", Some("/queue/page/queue?a=%C3%A9%2Fb")),
+    ] {
+        let reply = get(&rig, asked, None).await;
+        assert_eq!((reply.status, reply.header("location")), (303, leads_to), "{asked}: {}", reply.text());
+    }
+    assert_eq!(get(&rig, "/queues/page/%00", None).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pause_and_resume_need_scope_and_form_of_this_page() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let task = rig.create_one(QUEUE).await;

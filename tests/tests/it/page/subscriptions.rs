@@ -31,6 +31,10 @@ async fn overview_shows_suspended_subscription_and_resumes_it() {
     let page = get(&rig, "/", Some(&root)).await;
     shows(&page, &["the receiver answered 410", ">suspended</span>", "/subscription/billing/resume"]);
     hides(&get(&rig, "/", None).await, &["billing"]);
+    let looker = rig.make_client("looker", &["tenure:list-subscriptions"]).await;
+    let looker = get(&rig, "/", Some(&log_in(&rig, &looker).await)).await;
+    shows(&looker, &["disabled>Resume</button> needs <code>tenure:manage-subscription:billing</code>"]);
+    hides(&looker, &["/subscription/billing/resume"]);
 
     let token = form_token(&page.text()).to_owned();
     let resuming = "/subscription/billing/resume";
