@@ -2,6 +2,8 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 
+// The check of accessibility for each page that runs scripts, which it needs.
+const checks = new WeakMap();
 const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
 
 function slug() {
@@ -61,12 +63,13 @@ async function tabTo(page, name) {
   assert.fail(`the Tab key does not lead to ${name}`);
 }
 
-// Presses Enter there, and waits for the page that this leads to.
+// Presses Enter there, and waits for the page that this leads to: a form if the name ends with dots.
 async function press(page, name) {
   await tabTo(page, name);
   const loaded = page.waitForEvent("domcontentloaded");
   await page.keyboard.press("Enter");
   await loaded;
+  if (name.endsWith("…")) await fits(page);
 }
 
 // One line says what was done, and the next load of the page does not repeat it.
@@ -78,6 +81,7 @@ async function says(page, line) {
 async function fits(page) {
   const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
   assert.ok(wide <= room, `${page.url()} is ${wide} wide in ${room}`);
+  if (checks.has(page)) assert.deepEqual(await checks.get(page)(page), [], page.url());
 }
 
 async function actOnTasks(page, made, screenshot, name) {
@@ -147,6 +151,18 @@ async function actOnGroup(page, made) {
   await page.getByText(/unresolved tasks? of the group end/).waitFor();
   await press(page, "Cancel these tasks");
   await says(page, /^\d tasks? of 3 w(as|ere) cancelled\.$/);
+  // A moment later, the ends of the tasks are in the list of failures.
+  const counted = page.getByText(/cancelled ones among them: [1-9]/);
+  const form = `/group/${made.group}/rerun-failed`;
+  await page.goto(form);
+  for (let tries = 0; tries < 100 && (await counted.count()) === 0; tries += 1) await page.goto(form);
+  await page.goto(`/group/${made.group}?refresh=off`);
+  await press(page, "Rerun failed…");
+  await page.getByLabel("Tasks that ended as").selectOption("exception");
+  await press(page, "Run these tasks again");
+  await says(page, "The job was started.");
+  await ends(page);
+  await page.getByText(/[1-9] of \d tasks changed/).waitFor();
 }
 
 async function actOnQueue(page, made, screenshot, name) {
@@ -267,8 +283,51 @@ async function actOnJobs(page, { api, screenshot }, name) {
   await page.getByText("1 of 1 tasks changed").waitFor();
   const { status } = await api("GET", `/api/queue/v1/task/${waiting}/status`);
   assert.equal(status.state, "pending", "it was cancelled and rerun");
+  await page.goto(`${list}&state=pending`);
+  await page.getByLabel(`Select ${waiting.slice(0, 8)}`).check();
+  await page.getByLabel("New priority").first().selectOption("high");
+  await press(page, "Change priority");
+  await page.getByText("Their priority becomes high.").waitFor();
+  await fits(page);
+  await press(page, "Start the job");
+  await says(page, "The job was started.");
+  await ends(page);
+  await page.getByText("1 of 1 tasks changed").waitFor();
+  const changed = (await api("GET", `/api/queue/v1/task/${waiting}/status`)).status;
+  assert.equal(changed.priority, "high");
   await page.goto("/jobs?refresh=off");
   await fits(page);
+}
+
+// Runs a dead letter again, and then resumes a subscription whose receiver cannot be reached.
+async function actOnFailures(page, { api }) {
+  const [queue, name] = [`proj-actions/q${randomBytes(6).toString("hex")}`, `s${randomBytes(4).toString("hex")}`];
+  const deadline = new Date(Date.now() + 3_600_000).toISOString();
+  const worker = { workerGroup: "rack", workerId: `worker-${slug()}`, tasks: 1 };
+  const claim = async () => (await api("POST", `/api/queue/v1/claim-work/${encodeURIComponent(queue)}`, worker)).tasks[0];
+  const end = ({ status, runId }, how) => api("POST", `/api/queue/v1/task/${status.taskId}/runs/${runId}/${how}`);
+  await api("PUT", `/api/tenure/v1/queues/${encodeURIComponent(queue)}/policy`, { deadLetters: true });
+  await api("POST", "/api/tenure/v1/tasks", { tasks: [{ taskQueueId: queue, deadline, payload: { command: ["make"] } }] });
+  await end(await claim(), "failed");
+  const path = `/queue/${queue}?refresh=off`;
+  const redrive = page.getByRole("link", { name: "Run failed tasks again…" });
+  for (let tries = 0; tries < 100 && (await redrive.count()) === 0; tries += 1) await page.goto(path);
+  await fits(page);
+  await press(page, "Run failed tasks again…");
+  await press(page, "Run them again");
+  await says(page, "Tasks run again: 1. Copied: 0. Refused: 0.");
+  const subscription = `/api/tenure/v1/subscriptions/${name}`;
+  // By default no server sends to an address of its own machine.
+  await api("PUT", subscription, { to: { webhook: { url: "https://localhost:9/" } }, exchange: ["task-completed"] });
+  await end(await claim(), "completed");
+  const resume = page.locator(`form[action$="/subscription/${name}/resume"] button`);
+  for (let tries = 0; tries < 300 && (await resume.count()) === 0; tries += 1) await page.goto("/?refresh=off");
+  await fits(page);
+  const loaded = page.waitForEvent("domcontentloaded");
+  await resume.press("Enter");
+  await loaded;
+  await says(page, "The subscription is resumed.");
+  await api("DELETE", subscription);
 }
 
 async function actOnAccess(page, screenshot, name) {
@@ -324,6 +383,7 @@ async function actOnAccess(page, screenshot, name) {
 
 async function actOnAll(tools, device, name) {
   const page = await tools.newPage(device);
+  if (device.javaScriptEnabled !== false) checks.set(page, tools.axe);
   const made = await fill(tools.api);
   await logIn(page, tools.root);
   await actOnTasks(page, made, tools.screenshot, name);
@@ -331,6 +391,7 @@ async function actOnAll(tools, device, name) {
   await actOnWorker(page, made, tools.screenshot, name);
   await actOnGroup(page, made);
   await actOnJobs(page, tools, name);
+  await actOnFailures(page, tools);
   await actOnAccess(page, tools.screenshot, name);
 }
 
@@ -353,6 +414,7 @@ export default {
       scopes: ["tenure:get-queue:*", "auth:get-client:looker", "auth:list-roles"],
     })).accessToken;
     const { page } = tools;
+    checks.set(page, tools.axe);
     await logIn(page, { clientId: "looker", accessToken });
     for (const [path, button, scope] of [
       [`/task/${made.waiting}`, "Cancel…", `tenure:cancel-task:${made.queue}`],

@@ -9,6 +9,11 @@ const SIZES = {
   desktop: { viewport: { width: 1360, height: 900 }, colorScheme: "light" },
   phone: { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: "dark" },
 };
+// The main pages are looked at in the other colours of each device, too.
+const CROSSED = {
+  "desktop-dark": { ...SIZES.desktop, colorScheme: "dark" },
+  "phone-light": { ...SIZES.phone, colorScheme: "light" },
+};
 // Would open a dialog, or run as soon as it is part of a page.
 const HOSTILE = `"'><script>alert(1)</script><img src=x onerror=alert(2)><svg/onload=alert(3)>`;
 
@@ -104,7 +109,7 @@ const isOverview = (url) => url.pathname === "/";
 
 /** A page of this size, and how to look at it. */
 async function open({ newPage, screenshot, axe }, size) {
-  const page = await newPage(SIZES[size]);
+  const page = await newPage(SIZES[size] ?? CROSSED[size]);
   const look = async (name) => {
     await screenshot(`${name}-${size}`, page, { fullPage: true });
     // Tables scroll in their own boxes; the page itself never scrolls sideways.
@@ -253,6 +258,18 @@ async function showFull(tools, size, made) {
   assert.equal((await page.context().cookies()).length, 0, "logging out takes the cookie away");
 }
 
+// The pages with the most colours: states, bars, charts and the graph.
+async function showMain(tools, size, made) {
+  const { page, visit } = await open(tools, size);
+  await page.goto("/login");
+  await logIn({ page }, tools.root);
+  await visit("/", "overview");
+  await visit(`/queue/${QUEUE}`, "queue");
+  await visit(`/task/${made.running}`, "task-running");
+  await visit(`/task/${made.hostile}`, "task-hostile");
+  await visit(`/group/${made.group}`, "group");
+}
+
 export default {
   "a server without queues shows that, and a login with a wrong token is refused": async (tools) => {
     tools.expectConsole(/status of 401/);
@@ -263,6 +280,7 @@ export default {
     tools.expectConsole(/status of 404/);
     const made = await fill(tools.api);
     for (const size of Object.keys(SIZES)) await showFull(tools, size, made);
+    for (const size of Object.keys(CROSSED)) await showMain(tools, size, made);
   },
 
   "charts are drawn for minutes that have ended": async (tools) => {

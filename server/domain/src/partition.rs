@@ -157,8 +157,25 @@ impl Group {
     /// Returns when the share of this member may be given to others, unless it calls again.
     #[must_use]
     pub fn valid_until(&self, member: &Member) -> DateTime<Utc> {
-        let seconds = member.ticked.saturating_add(VALID).saturating_mul(self.interval);
+        self.start_of(member.ticked.saturating_add(VALID))
+    }
+
+    /// Returns the start of the interval of the member's last call.
+    #[must_use]
+    pub fn last_tick(&self, member: &Member) -> DateTime<Utc> {
+        self.start_of(member.ticked)
+    }
+
+    fn start_of(&self, number: i64) -> DateTime<Utc> {
+        let seconds = number.saturating_mul(self.interval);
         DateTime::from_timestamp(seconds, 0).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    }
+
+    /// Returns the number of the last map that the member has acknowledged, if it has a share. A
+    /// map that takes nothing from it needs no acknowledgement and counts once it is active.
+    #[must_use]
+    pub fn acknowledged(&self, member: &Member) -> Option<i64> {
+        member.index.map(|_| if self.next.is_some() && member.acked { self.proposed } else { self.epoch })
     }
 
     /// True if the proposal takes slots from this member. With another number of shares every
@@ -194,6 +211,15 @@ impl State {
         };
         let valid_until = member.index.map(|_| group.valid_until(member));
         Some(Share { state, index: member.index, next, valid_until })
+    }
+
+    /// Lists the members by share, those without one last, and then by name.
+    #[must_use]
+    pub fn by_share(&self) -> Vec<(&str, &Member)> {
+        let mut members: Vec<(&str, &Member)> =
+            self.members.iter().map(|(name, member)| (name.as_str(), member)).collect();
+        members.sort_by_key(|(_, member)| (member.index.is_none(), member.index));
+        members
     }
 
     #[must_use]

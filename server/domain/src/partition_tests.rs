@@ -298,6 +298,33 @@ fn clock_that_goes_back_moves_no_interval() {
 }
 
 #[test]
+fn members_are_listed_by_share_with_their_map() {
+    let group = Group {
+        epoch: 3,
+        replicas: 2,
+        proposed: 5,
+        next: Some(Proposal { replicas: 3, since: at(0) }),
+        ..Group::new(Settings { interval: None, drain_timeout: 0 })
+    };
+    let member = |index, acked| Member { joined: 0, ticked: 100_000, index, next_index: None, acked };
+    let members = [("a", None, false), ("b", Some(1), true), ("c", None, false), ("d", Some(0), false)];
+    let members = members.map(|(name, index, acked)| (name.to_owned(), member(index, acked)));
+    let mut state = State { group, members: members.into() };
+    let listed = |state: &State| -> Vec<(String, Option<i64>)> {
+        let all = state.by_share();
+        all.into_iter().map(|(name, member)| (name.to_owned(), state.group.acknowledged(member))).collect()
+    };
+    let expected = |maps: [Option<i64>; 4]| -> Vec<(String, Option<i64>)> {
+        ["d", "b", "a", "c"].map(str::to_owned).into_iter().zip(maps).collect()
+    };
+    assert_eq!(listed(&state), expected([Some(3), Some(5), None, None]));
+    assert_eq!(state.group.last_tick(&state.members["a"]), at(0));
+    assert_eq!(state.group.valid_until(&state.members["a"]), at(2 * INTERVAL));
+    state.group.next = None;
+    assert_eq!(listed(&state), expected([Some(3), Some(3), None, None]));
+}
+
+#[test]
 fn settings_and_names_are_checked() {
     let of = |interval, drain_timeout| Settings::from_request(&PartitionRequest { interval, drain_timeout });
     assert_eq!(of(None, None), Ok(Settings { interval: None, drain_timeout: 0 }));

@@ -9,6 +9,7 @@ mod groups;
 mod logs;
 mod outcomes;
 mod overview;
+mod partitions;
 mod problems;
 mod queues;
 mod sizes;

@@ -100,6 +100,8 @@ impl Ground {
             "/queue/flooded/queue",
             "/worker/some/some",
             "/session/{sessionId}",
+            "/partitions",
+            "/partition/some",
             "/tasks",
             "/workers",
             "/workers?queue=flooded/queue",

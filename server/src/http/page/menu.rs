@@ -18,6 +18,7 @@ fn entry_of(path: &str) -> &str {
         "queue" => "/queues",
         "worker" | "session" => "/workers",
         "client" | "role" => "/access",
+        "partition" | "partitions" => "/",
         _ => path,
     }
 }
@@ -45,6 +46,7 @@ mod tests {
             ("/client/a%2Fb", "/access", Some("true")),
             ("/task/x/log", "/tasks", Some("true")),
             ("/task/x", "/", None),
+            ("/partition/x", "/", Some("true")),
             ("/login", "/", None),
         ] {
             assert_eq!(current(entry, path), expected, "{entry} on {path}");

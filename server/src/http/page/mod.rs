@@ -27,6 +27,7 @@ mod login;
 mod logins;
 pub(in crate::http) mod menu;
 mod overview;
+mod partition;
 mod partitions;
 mod pause;
 mod problems;
@@ -94,6 +95,8 @@ pub fn router(site: Site) -> Router {
         .route("/jobs", get(page(Reads::Database, jobs::jobs)).post(actions::order_job))
         .route("/jobs/{jobId}", get(page(Reads::Database, jobs::job)))
         .route("/jobs/{jobId}/stop", post(jobs::stop))
+        .route("/partitions", get(page(Reads::Database, partitions::partitions)))
+        .route("/partition/{partitionName}", get(page(Reads::Database, partition::partition)))
         .route("/subscription/{subscriptionName}/resume", post(subscriptions::resume))
         .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
         .route("/workers", get(page(Reads::Database, workers::workers)))

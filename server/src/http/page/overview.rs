@@ -79,7 +79,7 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
             (queues_section(&visit, &read, &urgent))
         }
         (subscriptions::section(&visit, &subscriptions, real_now))
-        (partitions::section(&partitions))
+        (partitions::section(&visit, partitions))
     };
     Ok(Page::new("Overview", Some(REFRESH), body))
 }

@@ -203,8 +203,8 @@ fn is_page(path: &str) -> bool {
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     match path.split('/').collect::<Vec<_>>().as_slice() {
-        ["" | "tasks" | "jobs" | "workers" | "access" | "system"] => true,
-        ["jobs", name] => is_name(name),
+        ["" | "tasks" | "jobs" | "workers" | "access" | "system" | "partitions"] => true,
+        ["jobs" | "partition", name] => is_name(name),
         // The page of an object, or of an action on it.
         ["task" | "group" | "session" | "client" | "role", names @ ..] => {
             [1, 2].contains(&names.len()) && names.iter().all(|name| is_name(name))
@@ -297,6 +297,8 @@ mod tests {
             "/system",
             "/jobs?before=7",
             "/jobs/a-b_c",
+            "/partitions?after=mail",
+            "/partition/mail",
         ] {
             assert_eq!(safe_place(ours), Some(ours));
         }
@@ -324,6 +326,7 @@ mod tests {
             "/queue/a//",
             "/jobs/",
             "/jobs/a/stop",
+            "/partition",
             "/task/..",
             "/task/../api/x",
             "/worker/../api",
