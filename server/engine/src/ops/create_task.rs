@@ -126,6 +126,11 @@ impl CreateTask {
             .map(|NewTaskInQueue { task, queue, .. }| Member { task, queue: *queue, waits: false, ruled: false })
             .collect();
         let stored = create::create_far(&mut transaction, &drafts).await?;
+        if stored.is_empty() {
+            // The caller's transaction may go on, and take the locks for itself alone.
+            transaction.rollback().await?;
+            return Ok(Vec::new());
+        }
         transaction.commit().await?;
         note_created(&members, &stored, effects);
         Ok(stored.into_iter().map(|row| (positions[row.member], row.task(&members[row.member].task))).collect())
