@@ -246,7 +246,7 @@ pub async fn list_due(
     .await
 }
 
-/// Returns those of these schedules that are still due at `now`, without locking.
+/// Returns the schedules with these names, except if not due at `now`. Does not lock.
 pub async fn find_due(
     conn: &mut PgConnection,
     names: &[String],

@@ -60,7 +60,7 @@ pub struct Schedule {
     pub definition: Definition,
     /// The time to be made next, possibly in the past; none if the pattern has no further one.
     pub next: Option<DateTime<Utc>>,
-    /// When `next` is tried: at that time, or later.
+    /// Time of the next attempt at `next`, not before it.
     pub try_at: Option<DateTime<Utc>>,
     pub last: Option<Last>,
     pub error: Option<String>,

@@ -96,7 +96,7 @@ impl CreateTask {
     }
 
     /// Stores members without names and dependencies whose queues are far from their limits. Returns
-    /// what it stored, by position. The others take more statements.
+    /// the stored ones by position. The others take more statements.
     async fn run_far(
         &self,
         conn: &mut PgConnection,

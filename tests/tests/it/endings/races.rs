@@ -58,7 +58,7 @@ impl Pair {
         }
     }
 
-    /// Claims what is pending. Returns the ids of the tasks.
+    /// Claims pending runs. Returns the ids of the tasks.
     async fn claim_work(&self, number: usize, worker: &str) -> Vec<String> {
         let body = json!({"workerGroup": "group", "workerId": worker, "tasks": CLAIM_MAX});
         let claims = ok(self.call(number, &claim_path(QUEUE), Some(&body)).await);
@@ -143,7 +143,7 @@ impl Pair {
 }
 
 impl Raced {
-    /// Checks that one end won, and that all answers agree with it. `workers` claimed the run by
+    /// Checks that exactly one end won, and that all answers agree with it. `workers` claimed the run by
     /// claimWork.
     fn check(&self, mut workers: Vec<&'static str>) {
         let Self { task, answers, end } = self;

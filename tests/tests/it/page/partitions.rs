@@ -9,7 +9,7 @@ use crate::rig::{Rig, eventually, ok};
 /// In bytes.
 const PAGE_MAX: usize = 60_000;
 
-/// 60 members with shares, in the reverse order of their names, and one that waits. The next map
+/// 60 members with shares, in the reverse order of their names, and a waiting one. The next map
 /// takes shares from all, and the first one has acknowledged it.
 const MEMBERS: &str = "
     UPDATE partition_groups

@@ -36,7 +36,7 @@ impl<'a> Readers<'a> {
         Self { server, root, ready: AtomicUsize::new(0), seen: AtomicBool::new(false), over: AtomicBool::new(false) }
     }
 
-    /// Repeats a read until the end is over. `states` are what its answers show before and after.
+    /// Repeats a read until the end is over. `states` has the contents of its answers before and after.
     async fn read(&self, path: &str, states: (Value, Value), shown: impl Fn(&Answer) -> Value) {
         let (before, after) = states;
         let mut client = client_of(self.server);
