@@ -39,7 +39,7 @@ impl Pair {
     }
 
     fn server(&self, number: usize) -> &Server {
-        if number % 2 == 0 { &self.rig.server } else { &self.other }
+        if number.is_multiple_of(2) { &self.rig.server } else { &self.other }
     }
 
     async fn call(&self, number: usize, path: &str, body: Option<&Value>) -> Answer {
