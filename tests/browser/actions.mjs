@@ -292,7 +292,7 @@ async function actOnJobs(page, { api, screenshot }, name) {
   await press(page, "Start the job");
   await says(page, "The job was started.");
   await ends(page);
-  await page.getByText("1 of 1 tasks changed").waitFor();
+  assert.match(await page.locator("p.verdict").innerText(), /1 of 1 tasks changed/);
   const changed = (await api("GET", `/api/queue/v1/task/${waiting}/status`)).status;
   assert.equal(changed.priority, "high");
   await page.goto("/jobs?refresh=off");

@@ -6,6 +6,9 @@ use super::{Columns, Guarded, StoredRow};
 use crate::due::DUE_TASKS_MAX;
 use crate::hot::statement::{Statement, statement};
 
+/// `task_queues.traits` of a queue whose only policy is a backlog limit.
+const NO_TRAITS: i16 = 0;
+
 /// Stores lone tasks without options that share one deadline limit. A result without key marks a
 /// member whose task or group exists or is being created by another transaction, or whose queue has
 /// a policy. With [`Guarded::Yes`], a limit of pending tasks is not such a policy.
@@ -18,7 +21,7 @@ pub(super) fn statement(columns: &Columns<'_>, guarded: Guarded) -> Statement {
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids,
-                   array_agg(COALESCE(NULLIF(q.traits, CASE WHEN $20 /* guarded */ AND q.backlog_bytes IS NULL THEN 0 END), q.delay,
+                   array_agg(COALESCE(NULLIF(q.traits, CASE WHEN q.backlog_bytes IS NULL THEN $20::smallint END), q.delay,
                                       q.key_by) IS NOT NULL ORDER BY k.n) AS ruled
             FROM unnest($2::int[] /* keys */, $15::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
@@ -100,6 +103,6 @@ pub(super) fn statement(columns: &Columns<'_>, guarded: Guarded) -> Statement {
         columns.one_limit(),
         DUE_TASKS_MAX,
         &columns.numbers,
-        guarded == Guarded::Yes,
+        (guarded == Guarded::Yes).then_some(NO_TRAITS),
     )
 }
