@@ -67,7 +67,7 @@ fn cells(visit: &Visit, subscription: &Subscription, now: DateTime<Utc>) -> Cell
         ("Last success", date(subscription.last_success)),
         ("Receiver", html! { code { (definition.url) } }),
         ("Last error", error.as_ref().map_or_else(layout::none, |error| html! { (error) })),
-        ("", resume_button(visit, subscription)),
+        ("Action", resume_button(visit, subscription)),
     ]
 }
 
