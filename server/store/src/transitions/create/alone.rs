@@ -6,8 +6,14 @@ use super::{Columns, Guarded, StoredRow};
 use crate::due::DUE_TASKS_MAX;
 use crate::hot::statement::{Statement, statement};
 
-/// `task_queues.traits` of a queue whose only policy is a backlog limit.
-const NO_TRAITS: i16 = 0;
+/// The value of `task_queues.traits` that is no other policy: 0, which a queue has because of its
+/// backlog limit. No queue has -1.
+fn ignored_traits(guarded: Guarded) -> i16 {
+    match guarded {
+        Guarded::Yes => 0,
+        Guarded::No => -1,
+    }
+}
 
 /// Stores lone tasks without options that share one deadline limit. A result without key marks a
 /// member whose task or group exists or is being created by another transaction, or whose queue has
@@ -103,6 +109,6 @@ pub(super) fn statement(columns: &Columns<'_>, guarded: Guarded) -> Statement {
         columns.one_limit(),
         DUE_TASKS_MAX,
         &columns.numbers,
-        (guarded == Guarded::Yes).then_some(NO_TRAITS),
+        ignored_traits(guarded),
     )
 }
