@@ -127,7 +127,7 @@ impl CreateTask {
             .collect();
         let stored = create::create_far(&mut transaction, &drafts).await?;
         if stored.is_empty() {
-            // The caller's transaction may go on, and take the locks for itself alone.
+            // Unlocks: on the blocking path the caller's transaction goes on, and needs exclusive locks.
             transaction.rollback().await?;
             return Ok(Vec::new());
         }
@@ -321,10 +321,10 @@ impl Operation for CreateTask {
             }
         }
         if !guarded.is_empty() {
-            for (place, task) in self.run_far(conn, &of(&guarded), effects).await? {
-                verdicts.push((guarded[place], Verdict::Done(task)));
-            }
-            guarded.retain(|position| verdicts.iter().all(|(done, _)| done != position));
+            let stored = self.run_far(conn, &of(&guarded), effects).await?;
+            let done: BTreeSet<usize> = stored.iter().map(|(place, _)| guarded[*place]).collect();
+            verdicts.extend(stored.into_iter().map(|(place, task)| (guarded[place], Verdict::Done(task))));
+            guarded.retain(|position| !done.contains(position));
         }
         if !guarded.is_empty() {
             let judged = self.run_guarded(conn, &of(&guarded), effects).await?;

@@ -136,7 +136,7 @@ impl Look {
         self.guards[position].is_bounded
     }
 
-    /// True if this queue has a limit, and few of its tasks.
+    /// True if this queue has a limit and is far from it.
     pub fn is_far(&self, queue: i32) -> bool {
         self.backlogs.get(&queue).is_some_and(Backlog::is_far)
     }

@@ -80,6 +80,8 @@ async fn run_far_from_the_limit_has_other_policies_of_its_queue() {
     put(&pair.here, json!({"backlog": far})).await;
     assert_eq!(pair.create_plain(2).await, (2, 0));
     assert_eq!(pair.create_plain(4).await, (4, 0));
+    let sized = "SELECT count(*) FROM pending WHERE bytes IS NOT NULL";
+    assert_eq!(number(pair.database.pool(), sized).await, 4, "stored by the statement for lone tasks");
     let stamped = "SELECT count(*) FROM pending WHERE traits IS NOT NULL";
     assert_eq!(number(pair.database.pool(), stamped).await, 0);
     let pauses = json!({"first": 10, "factor": 2, "most": 600});
